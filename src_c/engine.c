@@ -28,8 +28,7 @@ typedef struct {
     const bn_operation *operation;
     const bn_dtype_kernels *kernels;
     bn_passes passes;
-    int64_t number_bytes;
-    bn_plan plan; /* made once the number of threads is known */
+    bn_plan plan; /* made once the number of threads is known; not for an empty problem */
     bn_channels channels;
     double *partial; /* (chunks, planes, channels); if there is one chunk, the sums themselves */
     int threads;
@@ -42,7 +41,8 @@ static size_t lay_out_channels(engine *e, char *memory) {
     size_t used = 0;
     const int64_t n = e->channels.channels;
     bn_channels *c = &e->channels;
-    c->coefs = lay_out(memory, &used, e->passes.coef_planes * n, e->number_bytes);
+    const int64_t number_bytes = bn_dtype_table[c->problem->dtype].number_bytes;
+    c->coefs = lay_out(memory, &used, e->passes.coef_planes * n, number_bytes);
     c->sums = (bn_sums){lay_out(memory, &used, e->passes.sum_planes * n, sizeof(double)), n, NULL,
                         e->passes.needs[SUM].sums};
     for (int i = 0; i < e->operation->values; i++)
@@ -58,18 +58,18 @@ static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) 
     size_t used = 0;
     lay_out(memory, &used, 1, sizeof *s);
     for (int pass = 0; pass < PASSES; pass++) {
-        const int64_t columns = plan->by_runs[pass] ? 0 : plan->columns[pass];
         const int64_t ring = pass == WRITE && plan->ring ? plan->ring + LINE_BYTES : 0;
         s->from[pass] = -1;
-        s->expanded[pass] = lay_out(
-            memory, &used, plan->passes.coef_planes * at_least(columns, ring), plan->number_bytes);
+        s->expanded[pass] =
+            lay_out(memory, &used, plan->passes->coef_planes * at_least(plan->columns[pass], ring),
+                    plan->number_bytes);
     }
     s->sums.stride = round_up(plan->columns[SUM] + BN_PAD, LINE_BYTES / sizeof(double));
-    const int64_t columns = plan->passes.sums ? s->sums.stride : 0;
-    s->sums.plane = lay_out(memory, &used, plan->passes.sum_planes * columns, sizeof(double));
+    const int64_t columns = plan->passes->sums && plan->columns[SUM] ? s->sums.stride : 0;
+    s->sums.plane = lay_out(memory, &used, plan->passes->sum_planes * columns, sizeof(double));
     s->sums.group =
-        lay_out(memory, &used, plan->passes.needs[SUM].sums * columns, plan->number_bytes);
-    s->sums.count = plan->passes.needs[SUM].sums;
+        lay_out(memory, &used, plan->passes->needs[SUM].sums * columns, plan->number_bytes);
+    s->sums.count = plan->passes->needs[SUM].sums;
     return used;
 }
 
@@ -106,17 +106,17 @@ static void add_chunks(const engine *e, int64_t from, int64_t n) {
     const bn_plan *plan = &e->plan;
     const bn_sums sums = sums_from(&e->channels.sums, from);
     const int64_t chunks = plan->order.chunks > 1 ? plan->order.chunks : 0;
-    for (int plane = 0; chunks && plane < plan->passes.sum_planes; plane++)
+    for (int plane = 0; chunks && plane < plan->passes->sum_planes; plane++)
         memset(sums.plane + plane * sums.stride, 0, (size_t)n * sizeof(double));
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
         const bn_sums all = partial_of(e, chunk), terms = sums_from(&all, from);
         e->kernels->add(&sums, &terms, n);
     }
-    for (int i = 0;
-         plan->passes.sum_planes > plan->passes.needs[SUM].sums && i < plan->passes.needs[SUM].sums;
+    for (int i = 0; plan->passes->sum_planes > plan->passes->needs[SUM].sums &&
+                    i < plan->passes->needs[SUM].sums;
          i++) {
         double *sum = sums.plane + i * sums.stride;
-        const double *compensation = sum + plan->passes.needs[SUM].sums * sums.stride;
+        const double *compensation = sum + plan->passes->needs[SUM].sums * sums.stride;
         for (int64_t c = 0; c < n; c++)
             sum[c] = compensated(sum[c], compensation[c]);
     }
@@ -128,7 +128,7 @@ static void add_chunks(const engine *e, int64_t from, int64_t n) {
  * boundary has its coefficient on one too. Otherwise every load of coefficients may straddle two
  * lines, which takes up to 1.4 times as long. */
 static int64_t ring_shift(const bn_plan *plan, bool paired) {
-    const char *written = plan->problem->data[__builtin_ctz(plan->passes.needs[WRITE].writes)];
+    const char *written = plan->problem->data[__builtin_ctz(plan->passes->needs[WRITE].writes)];
     const int64_t before = (int64_t)(-(uintptr_t)written % LINE_BYTES) / plan->element_bytes;
     return -(paired ? before / 2 : before) & (LINE_BYTES / plan->number_bytes - 1);
 }
@@ -209,7 +209,7 @@ static void write_chunk(const engine *e, bn_scratch *scratch, channel_range c,
     walk.coefs[WRITE] = coefs_of(e, scratch, WRITE, f, c.from, c.n);
     /* Data this far ahead may be prefetched. On one thread, it is the next tile. */
     const int64_t ahead = plan->channels_per_tile * e->threads;
-    if (plan->passes.sums && !plan->joint && c.from + ahead + c.n <= plan->problem->channels)
+    if (plan->passes->sums && !plan->joint && c.from + ahead + c.n <= plan->problem->channels)
         walk.channels_ahead = ahead;
     bn_walk_writes(&walk, chunk);
 }
@@ -225,8 +225,8 @@ static void prepare(const engine *e, bn_pass pass, channel_range c) {
         bn_for_channels(e->operation->prepare[pass], &e->channels, c.from, c.n);
 }
 
-static bool prepares_own(const bn_plan *plan) {
-    return plan->passes.sums && plan->order.chunks == 1;
+static bool prepares_own(const engine *e) {
+    return e->passes.sums && e->plan.order.chunks == 1;
 }
 
 /* What channels need before the first pass, which writes too if it is fused. */
@@ -245,13 +245,14 @@ static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t i
         return;
     }
     const channel_range c = tile_of(plan, tile);
-    const bn_chunk chunk = bn_chunk_of(&plan->order, index);
-    if (pass == SUM && prepares_own(plan))
+    if (pass == SUM && prepares_own(e))
         prepare_first(e, c);
     if (pass == SUM)
         sum_chunk(e, scratch, e->operation->formulas[SUM], c, index);
-    if (pass == WRITE || plan->passes.fused)
+    if (pass == WRITE || plan->passes->fused) {
+        const bn_chunk chunk = bn_chunk_of(&plan->order, index);
         write_chunk(e, scratch, c, &chunk);
+    }
 }
 
 /* Summing data again is rare, so the thread that finishes the channels does it alone. */
@@ -321,7 +322,7 @@ static void copy_out(const engine *e) {
 /* What is needed before the first task: coefficients, unless tasks prepare their own; and the sums
  * over all parts, if the caller gave them. */
 static void begin(const engine *e) {
-    if (!prepares_own(&e->plan))
+    if (!prepares_own(e))
         prepare_first(e, (channel_range){0, e->channels.channels});
     if (e->given)
         memcpy(e->channels.sums.plane, e->channels.problem->sums, bytes_of_sums(e));
@@ -384,7 +385,6 @@ static engine engine_of(const bn_call *call) {
     engine e = {
         .operation = call->operation,
         .kernels = bn_kernels_current()->dtype[p->dtype],
-        .number_bytes = bn_dtype_table[p->dtype].number_bytes,
         .given = call->writes && p->sums,
     };
     e.passes = passes_of(call, e.given);
@@ -410,8 +410,8 @@ static bn_schedule schedule_of(engine *e, int threads) {
         .parts = ceil_div(plan->channels_per_tile, channels_per_part(plan)),
         .tile_bytes = plan->channels_per_tile * plan->problem->positions * plan->problem->run *
                       bn_bytes_read(plan),
-        .first = plan->passes.sums,
-        .second = plan->passes.writes && !plan->passes.fused,
+        .first = plan->passes->sums,
+        .second = plan->passes->writes && !plan->passes->fused,
         .task = task,
         .finish = finish_part,
         .start = start_thread,

@@ -64,7 +64,8 @@ static void plan_runs(bn_exact *e, int threads) {
         at_least(ceil_div(own * channels, tasks_for(threads)), FEWEST_ELEMENTS), MOST_ELEMENTS);
     e->channels_per_task = at_most(at_least(each / own, 1), BN_PANEL);
     e->columns_per_task = round_up(e->channels_per_task, BN_STRIP);
-    e->channels_ahead = ceil_div(BYTES_AHEAD, e->problem->run * e->element_bytes);
+    const int64_t element_bytes = bn_dtype_table[e->problem->dtype].element_bytes;
+    e->channels_ahead = ceil_div(BYTES_AHEAD, e->problem->run * element_bytes);
     e->tasks_per_channel = ceil_div(own, each);
     e->elements_per_task =
         at_most(round_up(ceil_div(own, e->tasks_per_channel), e->problem->run), MOST_ELEMENTS);
@@ -77,7 +78,6 @@ static bn_exact exact_of(const bn_problem *p, const bn_operation *operation, bn_
     bn_exact e = {
         .problem = p,
         .formula = bn_formula_of(operation->formulas[SUM], p),
-        .element_bytes = bn_dtype_table[p->dtype].element_bytes,
         .number_bytes = bn_dtype_table[p->dtype].number_bytes,
         .operation = operation,
         .kernels = bn_kernels_current()->dtype[p->dtype],

@@ -9,7 +9,7 @@
 typedef struct {
     const bn_problem *problem;
     formula formula; /* of the sums */
-    int64_t element_bytes, number_bytes;
+    int64_t number_bytes;
     const bn_operation *operation;
     const bn_dtype_kernels *kernels;
     bn_channels channels;

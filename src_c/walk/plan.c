@@ -15,7 +15,7 @@
 #include "sizes.h"
 
 int64_t bn_bytes_read(const bn_plan *plan) {
-    const formula_needs *needs = plan->passes.needs;
+    const formula_needs *needs = plan->passes->needs;
     return __builtin_popcount(ELEMENTS(needs[SUM].reads | needs[WRITE].reads)) *
            plan->element_bytes;
 }
@@ -37,15 +37,16 @@ static int64_t tile_channels(const bn_plan *plan) {
     /* Half of a common second-level cache; in one of 2 MiB, tiles of 1 MiB took up to 1.3 times as
      * long (measured). */
     enum { MOST_BYTES = 512 << 10 };
-    if (order->row_positions > 1 || (!plan->passes.sums && plan->by_runs[WRITE]))
+    if (order->row_positions > 1 || (!plan->passes->sums && plan->by_runs[WRITE]))
         return order->channels;
     /* Columns per channel; none if both passes read channels one by one. */
     const bool by_runs = plan->by_runs[SUM] && plan->by_runs[WRITE];
     const int64_t columns = by_runs ? 0 : order->run;
     const int64_t bytes = order->positions * order->run * bn_bytes_read(plan);
     int64_t width = at_most(bn_l2_bytes() / 2, MOST_BYTES) / bytes;
-    if (!plan->passes.sums && order->form == SHORT_RUNS) /* then only coefficients are read again */
-        width = bn_l2_bytes() / 4 / (columns * plan->passes.coef_planes * plan->number_bytes);
+    if (!plan->passes->sums &&
+        order->form == SHORT_RUNS) /* then only coefficients are read again */
+        width = bn_l2_bytes() / 4 / (columns * plan->passes->coef_planes * plan->number_bytes);
     else if (order->form == CHANNELS_LAST ||
              width * columns < at_most(LEAST_COLUMNS, order->channels * columns))
         width = WIDEST / columns;
@@ -80,11 +81,11 @@ static int64_t channels_for(const bn_plan *plan, int64_t widest, int threads) {
     const bn_sum_order *order = &plan->order;
     enum { LINE = 32 }; /* channels: a cache line of 16-bit elements */
     const bool interleaved = order->form == CHANNELS_LAST;
-    const bool narrow_writes = interleaved && plan->passes.fused;
+    const bool narrow_writes = interleaved && plan->passes->fused;
     const double worth = 1.1, of_rows = narrow_writes ? 0.6 : 0.875;
     const double enough = interleaved ? of_rows : busy_enough;
     const int64_t unit = interleaved ? LINE : 1;
-    if (threads == 1 || (plan->joint && !plan->passes.sums) || order->row_positions > 1)
+    if (threads == 1 || (plan->joint && !plan->passes->sums) || order->row_positions > 1)
         return widest;
     int64_t tiles = ceil_div(order->channels, widest), found = widest;
     if (!interleaved)
@@ -119,7 +120,7 @@ static int64_t rows_to_write(const bn_plan *plan, int threads) {
 
 static int64_t all_bytes(const bn_plan *plan) {
     const bn_sum_order *order = &plan->order;
-    const formula_needs *sum = &plan->passes.needs[SUM], *write = &plan->passes.needs[WRITE];
+    const formula_needs *sum = &plan->passes->needs[SUM], *write = &plan->passes->needs[WRITE];
     const int tensors = __builtin_popcount(ELEMENTS(sum->reads | write->reads | write->writes));
     return order->channels * order->positions * order->run * tensors * plan->element_bytes;
 }
@@ -156,18 +157,18 @@ static bool sums_by_runs_are_faster(const bn_sum_order *order) {
  * one (measured). */
 static bool writes_jointly(const bn_plan *plan, int64_t widest, int threads) {
     const bn_sum_order *order = &plan->order;
-    if (!plan->passes.writes || plan->passes.fused)
+    if (!plan->passes->writes || plan->passes->fused)
         return false;
     if (order->form == CHANNELS_LAST)
         return widest == order->channels;
     return plan->by_runs[WRITE] && order->positions >= TASKS_PER_THREAD * threads &&
-           (!plan->passes.sums || (plan->far && !plan->nontemporal && widest < order->channels));
+           (!plan->passes->sums || (plan->far && !plan->nontemporal && widest < order->channels));
 }
 
 bn_plan bn_plan_of(const bn_problem *p, const bn_passes *passes, bool paired, int threads) {
     bn_plan all = {
         .problem = p,
-        .passes = *passes,
+        .passes = passes,
         .order = bn_sum_order_of(p),
         .element_bytes = bn_dtype_table[p->dtype].element_bytes,
         .number_bytes = bn_dtype_table[p->dtype].number_bytes,
@@ -183,9 +184,9 @@ bn_plan bn_plan_of(const bn_problem *p, const bn_passes *passes, bool paired, in
     plan->joint = writes_jointly(plan, widest, threads);
     plan->channels_per_tile = channels_for(plan, widest, threads);
     plan->tiles = ceil_div(order->channels, plan->channels_per_tile);
-    const int64_t columns = columns_of(plan, plan->channels_per_tile);
-    plan->columns[SUM] = plan->by_runs[SUM] ? 0 : columns;
-    plan->columns[WRITE] = plan->joint ? columns_of(plan, order->channels) : columns;
+    const int64_t written = plan->joint ? order->channels : plan->channels_per_tile;
+    plan->columns[SUM] = plan->by_runs[SUM] ? 0 : columns_of(plan, plan->channels_per_tile);
+    plan->columns[WRITE] = plan->by_runs[WRITE] ? 0 : columns_of(plan, written);
     if (plan->joint)
         plan->rows_per_write = rows_to_write(plan, threads);
     plan->dense = (plan->joint || plan->tiles == 1) && !long_runs && is_dense(p);

@@ -16,14 +16,14 @@ typedef struct {
 
 typedef struct {
     const bn_problem *problem;
-    bn_passes passes;
+    const bn_passes *passes; /* the caller keeps them */
     bn_sum_order order;
     int64_t element_bytes, number_bytes; /* a number has the arithmetic type */
 
     bool nontemporal;     /* do stores bypass the cache? */
     bool far;             /* do the tensors exceed the second-level cache? */
     bool by_runs[PASSES]; /* is each run done by itself, with coefficients ONE_FOR_ALL? */
-    /* Of a row of the widest tile. WRITE: of all channels if joint. SUM: 0 if kept in registers. */
+    /* Of a row of the widest tile or, if written jointly, of all channels; 0 if by runs. */
     int64_t columns[PASSES];
     bool dense;   /* are the rows that a task writes contiguous? */
     int64_t ring; /* numbers per coefficient in the ring for writes; 0: no ring */

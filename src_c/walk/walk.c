@@ -64,7 +64,7 @@ static void sum_by_runs(const bn_walk *walk, const bn_chunk *chunk) {
 static void clear_sums(const bn_walk *walk, int64_t columns) {
     const bn_sums *sums = &walk->scratch->sums;
     const size_t all = (size_t)(columns + BN_PAD);
-    for (int plane = 0; plane < walk->plan->passes.sum_planes; plane++)
+    for (int plane = 0; plane < walk->plan->passes->sum_planes; plane++)
         memset(sums->plane + plane * sums->stride, 0, all * sizeof(double));
 }
 
@@ -77,7 +77,7 @@ static void keep_positions(const bn_walk *walk) {
         const bn_sums upper = sums_from(sums, (m - m / 2) * n);
         walk->kernels->add(sums, &upper, m / 2 * n);
     }
-    for (int plane = 0; plane < walk->plan->passes.sum_planes; plane++)
+    for (int plane = 0; plane < walk->plan->passes->sum_planes; plane++)
         memcpy(kept->plane + plane * kept->stride, sums->plane + plane * sums->stride,
                (size_t)n * sizeof(double));
 }
@@ -123,7 +123,7 @@ void bn_walk_sums(const bn_walk *walk, const bn_chunk *chunk) {
  * cache line or a page? */
 static bool strands_meet(const bn_walk *walk, const bn_box *box, int64_t n, int64_t bytes) {
     for (int o = 0; o < BN_OPERANDS; o++)
-        if (walk->plan->passes.needs[WRITE].writes >> o & 1 && n * box->step[o] % bytes)
+        if (walk->plan->passes->needs[WRITE].writes >> o & 1 && n * box->step[o] % bytes)
             return false;
     return true;
 }
@@ -171,8 +171,8 @@ static void write_dense(const bn_walk *walk, bn_box *box, int64_t elements) {
      * Such strands pay only if coefficients take more than SMALL_RING bytes, because strands read
      * coefficients once for four rows. */
     const bool meet = strand * row % PAGE_BYTES == 0;
-    const bool small = plan->passes.coef_planes * plan->ring * plan->number_bytes <= SMALL_RING;
-    if (plan->far && !plan->passes.fused && strand > 0 && !(meet && small)) {
+    const bool small = plan->passes->coef_planes * plan->ring * plan->number_bytes <= SMALL_RING;
+    if (plan->far && !plan->passes->fused && strand > 0 && !(meet && small)) {
         box->cols = strand * columns;
         write_strands(walk, box, strand * plan->order.row_positions);
         elements -= BN_STRANDS * strand * columns;
@@ -205,5 +205,5 @@ void bn_walk_writes(const bn_walk *walk, const bn_chunk *chunk) {
      * For runs, such strands pay only if the data comes from memory (measured). */
     const bool strands =
         !by_runs || plan->nontemporal || !strands_meet(walk, &box, n / BN_STRANDS, PAGE_BYTES);
-    write_repeats(walk, &box, n, n > 1 && strands);
+    write_repeats(walk, &box, n, strands);
 }
