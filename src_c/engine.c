@@ -32,7 +32,8 @@ typedef struct {
     bn_channels channels;
     double *partial; /* (chunks, planes, channels); if there is one chunk, the sums themselves */
     int threads;
-    bool given; /* did the caller give the sums, over all parts? */
+    bool given;           /* did the caller give the sums, over all parts? */
+    bn_accumulator state; /* if sums are exact */
 } engine;
 
 /* ---- memory ------------------------------------------------------------- */
@@ -54,7 +55,12 @@ static size_t lay_out_channels(engine *e, char *memory) {
     return used;
 }
 
-static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) {
+static formula summed_formula(const engine *e) {
+    return bn_formula_of(e->operation->formulas[SUM], e->channels.problem);
+}
+
+static size_t lay_out_scratch(const engine *e, bn_scratch *s, char *memory) {
+    const bn_plan *plan = &e->plan;
     size_t used = 0;
     lay_out(memory, &used, 1, sizeof *s);
     for (int pass = 0; pass < PASSES; pass++) {
@@ -70,12 +76,23 @@ static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) 
     s->sums.group =
         lay_out(memory, &used, plan->passes->needs[SUM].sums * columns, plan->number_bytes);
     s->sums.count = plan->passes->needs[SUM].sums;
+    if (plan->passes->exact)
+        bn_lay_out_exact(&s->exact, plan->problem, summed_formula(e), plan->by_runs[SUM],
+                         exact_positions(plan), plan->channels_per_tile, memory, &used);
     return used;
 }
 
 static void start_thread(void *engine_, void *scratch) {
-    const engine *e = engine_;
-    lay_out_scratch(&e->plan, scratch, scratch);
+    lay_out_scratch(engine_, scratch, scratch);
+}
+
+static void take_tile(engine *e, bn_scratch *scratch, int64_t from, int64_t n) {
+    bn_take_tile(&scratch->exact, &e->state, from, n, e->threads == 1);
+}
+
+/* Move the sums of the thread's last tile to the state. */
+static void end_exact(void *engine_, void *scratch) {
+    take_tile(engine_, scratch, -1, 0);
 }
 
 /* ---- sums ---------------------------------------------------------------- */
@@ -186,6 +203,15 @@ static bn_walk walk_of(const engine *e, bn_scratch *scratch, channel_range c) {
     return walk;
 }
 
+/* Sum a chunk of these channels exactly. */
+static void sum_chunk_exactly(engine *e, bn_scratch *scratch, channel_range c, int64_t index) {
+    const bn_chunk chunk = bn_chunk_of(&e->plan.order, index);
+    bn_walk walk = walk_of(e, scratch, c);
+    take_tile(e, scratch, c.from, c.n);
+    walk.coefs[SUM] = coefs_of(e, scratch, SUM, summed_formula(e), c.from, c.n);
+    bn_walk_exact_sums(&walk, &chunk);
+}
+
 /* Sum a chunk of these channels. */
 static void sum_chunk(const engine *e, bn_scratch *scratch, base_formula base, channel_range c,
                       int64_t index) {
@@ -237,7 +263,7 @@ static void prepare_first(const engine *e, channel_range c) {
 }
 
 static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t index) {
-    const engine *e = engine_;
+    engine *e = engine_;
     const bn_plan *plan = &e->plan;
     if (pass == WRITE && plan->joint) {
         const bn_chunk chunk = joint_chunk(plan, index);
@@ -247,7 +273,9 @@ static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t i
     const channel_range c = tile_of(plan, tile);
     if (pass == SUM && prepares_own(e))
         prepare_first(e, c);
-    if (pass == SUM)
+    if (pass == SUM && plan->passes->exact)
+        sum_chunk_exactly(e, scratch, c, index);
+    else if (pass == SUM)
         sum_chunk(e, scratch, e->operation->formulas[SUM], c, index);
     if (pass == WRITE || plan->passes->fused) {
         const bn_chunk chunk = bn_chunk_of(&plan->order, index);
@@ -312,8 +340,12 @@ static size_t bytes_of_sums(const engine *e) {
     return (size_t)(e->passes.needs[SUM].sums * e->channels.channels) * sizeof(double);
 }
 
-/* The sums are results too, so every NaN in them must be the canonical one. */
-static void copy_out(const engine *e) {
+/* Make the sums results: every NaN in them must be the canonical one; limbs must be carried. */
+static void give_sums(engine *e) {
+    if (e->passes.exact) {
+        e->kernels->exact->carry(&e->state);
+        return;
+    }
     double *sums = e->channels.problem->sums;
     const bn_vector to = {(char *)sums, sizeof *sums, BN_F64};
     vector_write(&to, 0, e->passes.needs[SUM].sums * e->channels.channels, e->channels.sums.plane);
@@ -338,7 +370,7 @@ static bool vectors_wanted(const bn_problem *p, const bn_operation *operation) {
 /* If an empty problem is a part of a larger one, it writes the vectors of the whole. */
 static bn_status execute_empty(engine *e) {
     const bn_problem *p = e->channels.problem;
-    if (!e->passes.writes)
+    if (!e->passes.writes && !e->passes.exact)
         memset(p->sums, 0, bytes_of_sums(e));
     if (!e->passes.writes || !vectors_wanted(p, e->operation))
         return BN_OK;
@@ -373,7 +405,9 @@ static bn_passes passes_of(const bn_call *call, bool given) {
     for (size_t i = 0; i < sizeof formulas / sizeof *formulas; i++)
         passes.coef_planes =
             (int)at_least(passes.coef_planes, bn_coef_planes(bn_formula_of(formulas[i], p)));
-    passes.sum_planes = passes.needs[SUM].sums * (bn_dtype_table[p->dtype].loses ? 2 : 1);
+    passes.exact = !call->writes && p->state;
+    if (!passes.exact)
+        passes.sum_planes = passes.needs[SUM].sums * (bn_dtype_table[p->dtype].loses ? 2 : 1);
     passes.sums =
         !given && (!call->writes || operation->writes_need_sums || vectors_wanted(p, operation));
     passes.fused = passes.sums && passes.writes && !operation->writes_need_sums;
@@ -388,6 +422,9 @@ static engine engine_of(const bn_call *call) {
         .given = call->writes && p->sums,
     };
     e.passes = passes_of(call, e.given);
+    if (e.passes.exact)
+        e.state = bn_state_sums(
+            p->state, bn_limbs(p->dtype, bn_kind_of_sums(e.operation->formulas[SUM])), p->channels);
     const double own = (double)p->positions * (double)p->run;
     e.channels = (bn_channels){
         .problem = p,
@@ -407,7 +444,8 @@ static bn_schedule schedule_of(engine *e, int threads) {
         .tiles = plan->tiles,
         .tasks = plan->order.chunks,
         .joint = plan->joint ? ceil_div(plan->order.rows, plan->rows_per_write) : 0,
-        .parts = ceil_div(plan->channels_per_tile, channels_per_part(plan)),
+        .parts =
+            plan->passes->exact ? 0 : ceil_div(plan->channels_per_tile, channels_per_part(plan)),
         .tile_bytes = plan->channels_per_tile * plan->problem->positions * plan->problem->run *
                       bn_bytes_read(plan),
         .first = plan->passes->sums,
@@ -415,8 +453,9 @@ static bn_schedule schedule_of(engine *e, int threads) {
         .task = task,
         .finish = finish_part,
         .start = start_thread,
+        .end = plan->passes->exact ? end_exact : NULL,
         .work = e,
-        .scratch_bytes = lay_out_scratch(plan, &counted, NULL),
+        .scratch_bytes = lay_out_scratch(e, &counted, NULL),
     };
 }
 
@@ -429,8 +468,10 @@ static int64_t worth_of(const bn_problem *p, const bn_passes *passes) {
     const unsigned summed = passes->sums ? sum->reads : 0;
     const unsigned read = passes->writes && !passes->fused ? write->reads : 0;
     const unsigned written = passes->writes ? write->writes : 0;
-    const int streams = __builtin_popcount(ELEMENTS(summed)) + __builtin_popcount(ELEMENTS(read)) +
-                        __builtin_popcount(written);
+    const int streams = passes->exact
+                            ? OF_GRADIENT /* exact sums take more time than memory does */
+                            : __builtin_popcount(ELEMENTS(summed)) +
+                                  __builtin_popcount(ELEMENTS(read)) + __builtin_popcount(written);
     const int64_t most = (int64_t)1 << 40; /* keeps the result within an int64 */
     const int64_t each = p->run > 1 ? OF_RUNS : OF_CHANNEL;
     return bn_elements(p) / OF_GRADIENT * streams + each * at_most(p->channels, most);
@@ -460,7 +501,7 @@ bn_status bn_execute(const bn_call *calls, int n) {
         begin(&e[i]);
         bn_schedule_execute(&s[i], threads, memory + own);
         if (!calls[i].writes)
-            copy_out(&e[i]);
+            give_sums(&e[i]);
     }
     free(given);
     bn_leave(threads);

@@ -39,6 +39,15 @@ static bn_problem *with_state(const bn_problem *p, bn_kind_of_state kind, char *
     return q;
 }
 
+/* Sum exactly, into the problem's state. */
+static bn_status reduce_exactly(const bn_problem *p, const bn_operation *operation) {
+    const bn_status status = bn_execute(&(bn_call){p, operation, false}, 1);
+    if (status == BN_OK)
+        bn_stamp_state(p->state, p, bn_kind_of_sums(operation->formulas[SUM]),
+                       p->positions * p->run);
+    return status;
+}
+
 /* ---- backward --------------------------------------------------------------- */
 
 static const bn_operation *backward_of(bool training) {
@@ -87,7 +96,7 @@ bn_status bn_backward_reduce(const bn_problem *p) {
 }
 
 bn_status bn_backward_reduce_exactly(const bn_problem *p) {
-    return bn_reduce_exactly(p, backward_of(true), BN_OF_GRADIENTS, p->state);
+    return reduce_exactly(p, backward_of(true));
 }
 
 int64_t bn_backward_sums(const bn_problem *p) {
@@ -133,7 +142,7 @@ bn_status bn_training_reduce(const bn_problem *p) {
 }
 
 bn_status bn_training_reduce_exactly(const bn_problem *p) {
-    return bn_reduce_exactly(p, bn_operations_current()->moments, BN_OF_MOMENTS, p->state);
+    return reduce_exactly(p, bn_operations_current()->moments);
 }
 
 bn_status bn_training_exactly(const bn_problem *p) {

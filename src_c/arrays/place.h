@@ -35,6 +35,18 @@ static inline bn_place place_of(const bn_problem *p, int64_t position, int64_t c
     return place;
 }
 
+/* The place of column x of a row of a box, in channel c. */
+static inline bn_place place_in(const bn_box *box, int64_t c, int64_t row, int64_t x,
+                                int64_t element_bytes) {
+    bn_place place;
+    for (int o = 0; o < BN_OPERANDS; o++)
+        place.data[o] =
+            address(box->at.data[o], c * box->apart[o] + row * box->pitch[o] + x * element_bytes);
+    place.data[BN_GATE] = box->at.data[BN_GATE];
+    place.bit = box->at.bit + c * box->apart[BN_GATE] + row * box->pitch[BN_GATE] + x;
+    return place;
+}
+
 /* A box of one row, from this place on. */
 static inline bn_box box_at(const bn_problem *p, bn_place place, int64_t cols) {
     bn_box box = {.at = place, .repeats = 1, .channels = 1, .rows = 1, .cols = cols};

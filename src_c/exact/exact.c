@@ -1,209 +1,242 @@
-/* exact.c: a part's exact sums, as a state that merges by addition (state.h).
+/* exact.c: the exact sums of a box, and how they reach the state (state.h).
  *
- * Additions that round nothing may come in any order. So this code need not follow the walks of the
- * rounded sums. Terms are computed a strip at a time, in memory order, and added to the thread's
- * accumulator. At the end of a task, the accumulator is added to the state.
+ *     terms -> doubles of a strip -> limbs of a tile -> the state's limbs
  *
- *     by rows   channels last, or short runs; a task has some columns of some rows
- *     by runs   all else; a task has some channels, or some elements of one channel
+ * A portion of a box at a time, terms are added up as the strip's doubles. These go to the limbs of
+ * the thread's tile at once. If doubles would round, each term goes to the limbs instead. A thread
+ * adds its limbs to the state when it takes another tile, and at the end.
  *
- *     terms -> numbers of the accumulator -> its limbs -> the state's limbs
+ *     by columns   channels last, or short runs: each column of the tile has limbs of its own
+ *     by runs      all else: a portion has elements of one channel, whose limbs take all of them
  *
- * Integers may be added to the state in any order; several threads add them atomically.
+ * Additions that round nothing may come in any order, so nothing here decides a bit.
  */
 #include "exact/exact.h"
+
+#include <stdlib.h>
 
 #include "arrays/place.h"
 #include "memory/memory.h"
 #include "threads/pool.h"
-#include "threads/schedule.h"
 
+/* A portion (all measured). */
 enum {
-    ROW = BN_STRIP,            /* columns; narrower positions share a row if there are no gaps */
-    SHORT_RUN = 16,            /* elements; shorter runs go by rows */
-    TASKS_PER_THREAD = 4,      /* about, for several threads with enough to do */
-    FEWEST_ROWS = 128,         /* of a task */
-    MOST_ROWS = 1 << 16,       /* of a task; an accumulator's limbs hold their terms */
-    FEWEST_ELEMENTS = 1 << 13, /* of a task by runs */
-    MOST_ELEMENTS = 1 << 18,   /* likewise */
-    BYTES_AHEAD = 512,         /* prefetch distance; shorter ones make kernels wait (measured) */
+    PORTION_BYTES = 16384, /* of terms, for each sum: half of a first-level cache, for both */
+    BYTES_AHEAD = 512,     /* the least distance from a channel to the one that is prefetched */
+    MOST_UNTRIED = 15,     /* the most successive portions for which doubles are not tried */
 };
 
-/* A task ends with its limbs carried, so each of its columns adds less than 2^40 to a limb of the
- * state. The state's limbs are carried only after the last task. Until then, the 63 bits of a limb
- * have room for 2^23 columns of MOST_ROWS terms. */
-_Static_assert((int64_t)MOST_ROWS << (63 - BN_LIMB_BITS) >= (int64_t)1 << BN_LOG2_TERMS_OF_PART,
-               "a part's limbs hold its terms");
+/* A term adds less than 2^45 to a limb between carries: at most six counts, each below 2^40, for
+ * each of at most four planes (kernels/exact.inc). */
+enum { MOST_TERMS = 1 << 16, LOG2_OF_TERM = BN_LIMB_BITS + 5 };
+_Static_assert((int64_t)(MOST_TERMS + PORTION_BYTES) <= (int64_t)1 << (62 - LOG2_OF_TERM),
+               "limbs hold what is added between carries");
 
-/* A term adds less than 2^40 to an accumulator's limb. Limbs are carried at the end of a task. */
-_Static_assert(MOST_ROWS <= 1 << (62 - BN_LIMB_BITS) && MOST_ELEMENTS <= 1 << (62 - BN_LIMB_BITS),
-               "an accumulator's limbs hold a task's terms");
-
-/* ---- the plan ------------------------------------------------------------------- */
-
-static int64_t tasks_for(int threads) {
-    return threads == 1 ? 1 : TASKS_PER_THREAD * threads;
-}
-
-static void plan_rows(bn_exact *e, int threads) {
-    const int64_t own = e->problem->channels * e->problem->run;
-    if (own < ROW && is_dense(e->problem))
-        e->positions_per_row = at_most(ceil_div(ROW, own), e->problem->positions);
-    e->columns = own * e->positions_per_row;
-    e->panels = ceil_div(e->columns, BN_PANEL);
-    const int64_t rows = e->problem->positions / e->positions_per_row;
-    const int64_t tasks = ceil_div(tasks_for(threads), e->panels);
-    e->rows_per_task = at_most(at_least(ceil_div(rows, tasks), FEWEST_ROWS), MOST_ROWS);
-    e->tasks = e->panels * ceil_div(rows, e->rows_per_task);
-    e->columns_per_task = at_most(round_up(e->columns, BN_STRIP), BN_PANEL);
-}
-
-static void plan_runs(bn_exact *e, int threads) {
-    const int64_t own = e->problem->positions * e->problem->run, channels = e->problem->channels;
-    const int64_t each = at_most(
-        at_least(ceil_div(own * channels, tasks_for(threads)), FEWEST_ELEMENTS), MOST_ELEMENTS);
-    e->channels_per_task = at_most(at_least(each / own, 1), BN_PANEL);
-    e->columns_per_task = round_up(e->channels_per_task, BN_STRIP);
-    const int64_t element_bytes = bn_dtype_table[e->problem->dtype].element_bytes;
-    e->channels_ahead = ceil_div(BYTES_AHEAD, e->problem->run * element_bytes);
-    e->tasks_per_channel = ceil_div(own, each);
-    e->elements_per_task =
-        at_most(round_up(ceil_div(own, e->tasks_per_channel), e->problem->run), MOST_ELEMENTS);
-    e->tasks_per_channel = ceil_div(own, e->elements_per_task);
-    e->tasks = ceil_div(channels, e->channels_per_task) * e->tasks_per_channel;
-}
-
-static bn_exact exact_of(const bn_problem *p, const bn_operation *operation, bn_kind_of_state kind,
-                         int64_t *state, int threads) {
-    bn_exact e = {
-        .problem = p,
-        .formula = bn_formula_of(operation->formulas[SUM], p),
-        .number_bytes = bn_dtype_table[p->dtype].number_bytes,
-        .operation = operation,
-        .kernels = bn_kernels_current()->dtype[p->dtype],
-        .channels = {.problem = p, .channels = p->channels},
-        .state = state,
-        .limbs = bn_limbs(p->dtype, kind),
-        .alone = threads == 1,
-        .positions_per_row = 1,
-        .tasks_per_channel = 1,
-    };
-    e.lowest_touched = e.limbs;
-    e.by_runs = p->run >= SHORT_RUN;
-    if (e.by_runs)
-        plan_runs(&e, threads);
-    else
-        plan_rows(&e, threads);
-    e.in_order = e.by_runs || (e.columns == p->channels && !e.kernels->paired);
-    return e;
-}
-
-/* ---- memory, and the call --------------------------------------------------------- */
-
-static size_t lay_out_exact(bn_exact *e, char *memory) {
-    size_t used = 0;
-    const int64_t n = e->problem->channels, planes = bn_coef_planes(e->formula);
-    e->channels.coefs = lay_out(memory, &used, planes * n, e->number_bytes);
-    for (int i = 0; i < e->operation->values; i++)
-        e->channels.value[i] = lay_out(memory, &used, n, sizeof(double));
-    e->expanded = lay_out(memory, &used, planes * round_up(e->columns, BN_STRIP), e->number_bytes);
-    return used;
-}
-
-static bn_accumulator lay_out_accumulator(const bn_exact *e, int64_t columns, bool one_channel,
-                                          char *memory, size_t *used) {
+void bn_lay_out_exact(bn_exact *e, const bn_problem *p, formula f, bool by_runs, int64_t positions,
+                      int64_t channels, char *memory, size_t *used) {
+    const int limbs = bn_limbs(p->dtype, bn_kind_of_sums(f.base));
+    const int64_t run = by_runs ? 1 : p->run, all = round_up(positions * channels * run, BN_STRIP);
     /* One cache line more: with a power of two as pitch, rows of limbs would share sets of the
      * first-level cache. */
-    const int64_t pitch =
-        one_channel ? BN_SUMS : BN_SUMS * columns + LINE_BYTES / (int64_t)sizeof(int64_t);
-    return (bn_accumulator){
-        .plane = lay_out(memory, used, BN_PLANES * columns, sizeof(double)),
-        .limb = lay_out(memory, used, (e->limbs + 1) * pitch, sizeof(int64_t)),
-        .columns = columns,
-        .pitch = pitch,
-        .limbs = e->limbs,
-        .lowest = bn_lowest(e->limbs),
-        .one_channel = one_channel,
-        .squares = e->formula.base == MOMENTS,
+    const int64_t pitch = BN_SUMS * all + LINE_BYTES / (int64_t)sizeof(int64_t);
+    *e = (bn_exact){
+        .kernels = bn_kernels_current()->dtype[p->dtype],
+        .formula = f,
+        .element_bytes = bn_dtype_table[p->dtype].element_bytes,
+        .number_bytes = bn_dtype_table[p->dtype].number_bytes,
+        .sums = {.columns = all,
+                 .pitch = pitch,
+                 .limbs = limbs,
+                 .lowest = bn_lowest(limbs),
+                 .by_runs = by_runs,
+                 .squares = f.base == MOMENTS},
+        .from = -1,
+        .paired = bn_kernels_current()->dtype[p->dtype]->paired && !by_runs,
+        .most = PORTION_BYTES / bn_dtype_table[p->dtype].number_bytes,
+        .positions = positions,
+        .run = run,
     };
+    e->sums.limb = lay_out(memory, used, (limbs + 1) * pitch, sizeof(int64_t));
+    e->terms = lay_out(memory, used, BN_SUMS * (e->most + BN_STRIP), e->number_bytes);
+    e->strip.plane = lay_out(memory, used, BN_PLANES * BN_STRIP, sizeof(double));
 }
 
-static size_t lay_out_exact_scratch(const bn_exact *e, bn_exact_scratch *s, char *memory) {
-    size_t used = 0;
-    lay_out(memory, &used, 1, sizeof *s);
-    s->accumulator = lay_out_accumulator(e, e->columns_per_task, false, memory, &used);
-    s->run = lay_out_accumulator(e, BN_STRIP, true, memory, &used);
-    s->terms = lay_out(memory, &used, BN_SUMS * (terms_of_sum(e) + BN_STRIP), e->number_bytes);
-    s->strip.plane = lay_out(memory, &used, BN_PLANES * BN_STRIP, sizeof(double));
-    return used;
+/* ---- from terms to limbs ----------------------------------------------------------- */
+
+static void deposit_terms(bn_exact *e, const bn_box *b, const bn_coefs *coefs, int64_t column) {
+    const formula f = e->formula;
+    const int64_t plane = e->most + BN_STRIP, n = b->rows * b->cols;
+    const int64_t columns = round_up(b->cols, e->paired ? 2 * e->kernels->lanes : 1);
+    bn_terms terms = {e->terms, plane, e->sums.by_runs ? b->cols : BN_STRIP, {BN_NO_RANGE}};
+    e->kernels->terms[f.base][f.gate](b, coefs, &terms);
+    for (int s = 0; s < BN_SUMS && e->sums.by_runs; s++) /* zeros up to whole registers */
+        memset(e->terms + (s * plane + n) * e->number_bytes, 0,
+               (size_t)(BN_STRIP * e->number_bytes));
+    e->kernels->exact->deposit_terms(&e->sums, column, columns, &terms, b->rows);
 }
 
-static void clear_numbers(bn_accumulator *a) {
-    memset(a->plane, 0, (size_t)(BN_PLANES * a->columns) * sizeof(double));
-    for (int64_t x = 0; x < a->columns; x += BN_STRIP)
-        a->added[x / BN_STRIP] = bn_nothing_added();
+/* Set the strip to a portion's sums. */
+static bn_added add_up(bn_exact *e, const bn_box *b, const bn_coefs *coefs) {
+    const formula f = e->formula;
+    e->kernels->add_up[f.base][f.gate](b, coefs, &e->strip);
+    return e->kernels->exact->added(&e->strip, e->sums.squares, e->strip.top);
 }
 
-static void start_thread(void *exact_, void *scratch) {
-    bn_exact_scratch *s = scratch;
-    lay_out_exact_scratch(exact_, s, scratch);
-    s->untried = s->backoff = 0;
-    s->strip.top[0] = s->strip.top[1] = 0;
-    clear_numbers(&s->accumulator);
-    clear_numbers(&s->run);
+/* Would the strip's sums be exact if terms were cut (kernels/exact.inc) for their own range? If so,
+ * cut the next ones so. */
+static bool cut_for_range(bn_exact *e) {
+    const int top[BN_SUMS] = {e->strip.seen[0].top, e->strip.seen[1].top};
+    if (e->kernels->exact->added(&e->strip, e->sums.squares, top).spare < 0)
+        return false;
+    memcpy(e->strip.top, top, sizeof top);
+    return true;
 }
 
-/* Lay out coefficients as kernels take them: one per channel by runs, one per column by rows. */
-static void set_coefs(bn_exact *e) {
-    const int64_t n = e->problem->channels, stride = round_up(e->columns, BN_STRIP);
-    e->coefs = e->by_runs ? (bn_coefs){e->channels.coefs, n, 1, ONE_FOR_ALL}
-                          : (bn_coefs){e->expanded, stride, 0, BY_COLUMNS};
-    const unsigned takes = e->operation->prepare[SUM] ? bn_takes(e->formula) : 0;
-    for (int i = 0; !e->by_runs && takes >> i; i++)
-        if (takes >> i & 1)
-            e->kernels->expand(e->channels.coefs + i * n * e->number_bytes, n, e->problem->run,
-                               e->columns, e->expanded + i * stride * e->number_bytes);
-}
-
-static bn_status sum_on(bn_exact *e, int threads) {
-    bn_exact_scratch counted;
-    const bn_schedule schedule = {
-        .tiles = 1,
-        .tasks = e->tasks,
-        .first = true,
-        .task = bn_exact_task,
-        .start = start_thread,
-        .work = e,
-        .scratch_bytes = lay_out_exact_scratch(e, &counted, NULL),
-    };
-    const size_t own = lay_out_exact(e, NULL);
-    size_t all = own;
-    lay_out(NULL, &all, 1, bn_schedule_bytes(&schedule, threads));
-    char *given, *memory = line_aligned(all, &given);
-    if (!memory)
-        return BN_NO_MEMORY;
-    lay_out_exact(e, memory);
-    bn_for_channels(e->operation->prepare[SUM], &e->channels, 0, e->channels.channels);
-    set_coefs(e);
-    bn_schedule_execute(&schedule, threads, memory + own);
-    free(given);
-    return BN_OK;
-}
-
-bn_status bn_reduce_exactly(const bn_problem *p, const bn_operation *operation,
-                            bn_kind_of_state kind, int64_t *state) {
-    const int64_t count = p->positions * p->run;
-    bn_status status = BN_OK;
-    if (count > 0 && p->channels > 0) {
-        const int threads = bn_enter(p->num_threads, count * p->channels);
-        bn_exact e = exact_of(p, operation, kind, state, threads);
-        status = sum_on(&e, threads);
-        bn_leave(threads);
-        const int64_t n = BN_SUMS * p->channels;
-        const int first = e.lowest_touched; /* limbs below it are zeros */
-        e.kernels->exact->carry(state + first * n, n, e.limbs - first, n);
+/* Add a portion's sums to the limbs from `column` on. First cut terms as before. If sums are
+ * then rounded, but would be exact with cuts for this portion's range, cut again. */
+static void add_portion(bn_exact *e, const bn_box *b, const bn_coefs *coefs, int64_t column) {
+    e->sums.terms += e->sums.by_runs ? b->rows * b->cols : b->rows;
+    if (e->sums.terms > MOST_TERMS)
+        e->kernels->exact->carry(&e->sums);
+    if (e->untried > 0) {
+        e->untried--;
+        deposit_terms(e, b, coefs, column);
+        return;
     }
-    if (status == BN_OK)
-        bn_stamp_state(state, p, kind, count);
-    return status;
+    bn_added added = add_up(e, b, coefs);
+    if (added.spare < 0 && cut_for_range(e))
+        added = add_up(e, b, coefs);
+    if (added.spare >= 0) {
+        e->backoff = 0;
+        e->kernels->exact->deposit_strip(&e->sums, column, &e->strip, &added);
+        return;
+    }
+    e->untried = e->backoff;
+    e->backoff = (int)at_most(2 * e->backoff + 1, MOST_UNTRIED);
+    deposit_terms(e, b, coefs, column);
+}
+
+/* ---- portions ---------------------------------------------------------------------- */
+
+/* The share when n items are split evenly into the fewest shares of at most `most`. */
+static int64_t even_share(int64_t n, int64_t most) {
+    return ceil_div(n, ceil_div(n, most));
+}
+
+void bn_sum_exactly(bn_exact *e, const bn_box *box, const bn_coefs *coefs) {
+    const bool by_runs = e->sums.by_runs;
+    const int64_t most = e->most, all = box->cols;
+    const int64_t cols = !by_runs      ? BN_STRIP
+                         : all <= most ? all
+                                       : round_up(even_share(all, most), BN_STRIP);
+    const int64_t rows = even_share(box->rows, at_least(most / cols, 1));
+    const int64_t ahead = ceil_div(BYTES_AHEAD, all * e->element_bytes);
+    for (int64_t c = 0; c < box->channels; c++)
+        for (int64_t row = 0; row < box->rows; row += rows)
+            for (int64_t x = 0; x < all; x += cols) {
+                bn_box b = *box;
+                b.rows = (int)at_most(rows, box->rows - row);
+                b.cols = at_most(cols, all - x);
+                /* The data to prefetch: further columns, then rows, then a later channel. */
+                const bool more = x + cols < all, last = by_runs && row + rows >= box->rows;
+                const int64_t next = more ? cols : -x, down = more ? 0 : last ? -row : rows;
+                for (int o = 0; o < BN_OPERANDS; o++)
+                    b.step[o] = next * e->element_bytes + down * box->pitch[o] +
+                                (last && !more ? ahead * box->apart[o] : 0);
+                b.at = place_in(box, c, row, x, e->element_bytes);
+                const int64_t column = by_runs ? c : x;
+                const bn_coefs own = {(const char *)coefs->column + column * e->number_bytes,
+                                      coefs->stride, coefs->period, coefs->layout};
+                add_portion(e, &b, &own, column);
+            }
+}
+
+/* ---- from a tile to the state ------------------------------------------------------- */
+
+bn_accumulator bn_state_sums(int64_t *state, int limbs, int64_t channels) {
+    return (bn_accumulator){.limb = state,
+                            .columns = channels,
+                            .pitch = BN_SUMS * channels,
+                            .limbs = limbs,
+                            .first = limbs,
+                            .end = limbs};
+}
+
+/* The channel of column j of the tile's limbs, or -1. Columns go round all of the tile's channels,
+ * once for each position of a row; if the dtype is paired, a register of even columns is followed
+ * by one of odd columns. */
+static int64_t channel_of(const bn_exact *e, int64_t j) {
+    const int64_t lanes = e->kernels->lanes, within = j & (2 * lanes - 1);
+    if (e->paired)
+        j += 2 * (within % lanes) + within / lanes - within;
+    const uint32_t run = (uint32_t)e->run, channels = (uint32_t)e->channels; /* quick to divide */
+    return j < e->columns ? e->from + (uint32_t)j / run % channels : -1;
+}
+
+/* Add n columns of a row of limbs or flags to the state's channels. */
+static void add_row(const int64_t *limb, int64_t n, const int64_t *channel, int64_t *to, bool flags,
+                    bool alone) {
+    for (int64_t j = 0; j < n; j++) {
+        if (channel[j] < 0 || limb[j] == 0)
+            continue;
+        if (flags)
+            __atomic_fetch_or(to + channel[j], limb[j], __ATOMIC_RELAXED);
+        else if (alone)
+            to[channel[j]] += limb[j];
+        else
+            __atomic_fetch_add(to + channel[j], limb[j], __ATOMIC_RELAXED);
+    }
+}
+
+static void touch(bn_accumulator *state, int row) {
+    int lowest = __atomic_load_n(&state->first, __ATOMIC_RELAXED);
+    while (row < lowest && !__atomic_compare_exchange_n(&state->first, &lowest, row, true,
+                                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
+/* A tile's carried limbs add less than 2^40 for each of a channel's columns, of which rows have at
+ * most BN_STRIP, or 15 if there are several tiles. A thread comes to a tile once in each share of
+ * tasks (schedule.c) that has some of the tile's; if there are several tiles, that is half of the
+ * shares, and two. So the state's limbs, of 63 bits, need no carries before the end. */
+_Static_assert(15 * (BN_MOST_THREADS / 2 + 2) * BN_MOST_THREADS < 1 << (63 - BN_LIMB_BITS) &&
+                   BN_STRIP * BN_MOST_THREADS < 1 << (63 - BN_LIMB_BITS),
+               "the state's limbs hold all that threads add");
+
+static void add_to_state(bn_exact *e, bn_accumulator *state, bool alone) {
+    bn_accumulator *a = &e->sums;
+    const int64_t all = round_up(e->columns, e->paired ? 2 * e->kernels->lanes : 1);
+    const bool in_order = alone && all == e->channels && !e->paired && !a->flagged;
+    e->kernels->exact->carry(a);
+    touch(state, a->first < a->end ? a->first : state->limbs);
+    for (int64_t x = 0; x < all; x += BN_STRIP) {
+        int64_t channel[BN_STRIP];
+        const int64_t n = at_most(BN_STRIP, all - x);
+        for (int64_t j = 0; j < n && !in_order; j++)
+            channel[j] = channel_of(e, x + j);
+        for (int i = 0; i < BN_SUMS * (a->end - a->first + a->flagged); i++) {
+            const int row = a->first + i / BN_SUMS, s = i % BN_SUMS;
+            const bool flags = row == a->end; /* they are the last row */
+            const int k = flags ? a->limbs : row;
+            const int64_t *limb = a->limb + k * a->pitch + s * a->columns + x;
+            int64_t *to = state->limb + k * state->pitch + s * state->columns;
+            if (!in_order)
+                add_row(limb, n, channel, to, flags, alone);
+            else
+                for (int64_t j = 0; j < n; j++)
+                    to[e->from + x + j] += limb[j];
+        }
+    }
+    a->first = a->end = 0;
+    a->flagged = false;
+}
+
+void bn_take_tile(bn_exact *e, bn_accumulator *state, int64_t from, int64_t n, bool alone) {
+    if (from == e->from)
+        return;
+    if (e->from >= 0)
+        add_to_state(e, state, alone);
+    e->from = from;
+    e->channels = n;
+    e->columns = e->positions * e->run * n;
 }

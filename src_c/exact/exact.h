@@ -1,56 +1,42 @@
-/* exact.h: exact sums of a part. exact.c plans tasks, exact_walk.c carries them out. */
+/* exact.h: sums that round nothing, so their order is free. See exact.c. */
 #ifndef BN_EXACT_H
 #define BN_EXACT_H
 
-#include "channel.h"
-#include "operations/operation.h"
 #include "exact/state.h"
+#include "kernels/kernels.h"
 
+/* A thread's own memory. `sums` are those of a tile, by columns or, if by runs, by channels. */
 typedef struct {
-    const bn_problem *problem;
-    formula formula; /* of the sums */
-    int64_t number_bytes;
-    const bn_operation *operation;
     const bn_dtype_kernels *kernels;
-    bn_channels channels;
-    int64_t *state;
-    int limbs;
-    int lowest_touched; /* row of the state */
-    bool by_runs;
-    bool alone;    /* is there one thread? */
-    bool in_order; /* does each column of an accumulator hold one channel, in order? */
-    int64_t tasks, columns_per_task;
-
-    bn_coefs coefs; /* of channels, or by columns of a row */
-
-    /* By rows. */
-    int64_t positions_per_row, columns, rows_per_task, panels;
-    char *expanded; /* room for coefficients */
-
-    /* By runs. */
-    int64_t channels_per_task, tasks_per_channel, elements_per_task;
-    int64_t channels_ahead; /* how far ahead memory is prefetched */
+    formula formula;
+    int64_t element_bytes, number_bytes;
+    bn_accumulator sums;
+    bool paired;                     /* do registers have even and odd columns apart? */
+    int64_t most;                    /* terms of a portion */
+    int64_t positions, run;          /* of a row; by runs, both are 1 */
+    int64_t from, channels, columns; /* of the tile; there is none yet if `from` is -1 */
+    bn_strip strip;
+    char *terms; /* of a portion */
+    int untried; /* how many more portions go to limbs term by term */
+    int backoff; /* what `untried` becomes when a portion's sums were rounded */
 } bn_exact;
 
-/* A thread's own memory. */
-typedef struct {
-    bn_accumulator accumulator; /* of a task; columns are a row's columns or, by runs, channels */
-    bn_accumulator run;         /* of one channel, when summing by runs */
-    bn_strip strip;
-    int untried; /* how many more portions (exact_walk.c) go straight to limbs */
-    int backoff; /* what `untried` becomes when a portion does not fit in doubles */
-    char *terms; /* for each sum, room for terms_of_sum + BN_STRIP terms */
-} bn_exact_scratch;
-
-/* The most terms of each sum in a portion (exact_walk.c). */
-static inline int64_t terms_of_sum(const bn_exact *e) {
-    return BN_TERMS_BYTES / e->number_bytes;
+static inline bn_kind_of_state bn_kind_of_sums(base_formula f) {
+    return f == MOMENTS ? BN_OF_MOMENTS : BN_OF_GRADIENTS;
 }
 
-void bn_exact_task(void *exact, void *scratch, int pass, int64_t tile, int64_t index);
+/* A state of zeros, as an accumulator of sums by channels. */
+bn_accumulator bn_state_sums(int64_t *state, int limbs, int64_t channels);
 
-/* Add the two sums of an operation's formula to a state of zeros. */
-bn_status bn_reduce_exactly(const bn_problem *p, const bn_operation *operation,
-                            bn_kind_of_state kind, int64_t *state);
+/* Room for a thread's memory. A tile has up to so many channels; its rows, so many positions. */
+void bn_lay_out_exact(bn_exact *e, const bn_problem *p, formula f, bool by_runs, int64_t positions,
+                      int64_t channels, char *memory, size_t *used);
+
+/* Take n channels from `from` on as the tile. If there was another one, move its sums to the state;
+ * so do with from = -1. If `alone`, no other thread adds to it. */
+void bn_take_tile(bn_exact *e, bn_accumulator *state, int64_t from, int64_t n, bool alone);
+
+/* Add the sums of a box of the tile, which starts with the tile's first channel. */
+void bn_sum_exactly(bn_exact *e, const bn_box *box, const bn_coefs *coefs);
 
 #endif

@@ -1,8 +1,7 @@
-/* state.c: functions of a whole state. See state.h. */
-#include "exact/state.h"
+/* state.c: a state's canonical form, its stamp, and its sums rounded. See state.h. */
+#include "exact/columns.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "channel.h"
 #include "sizes.h"
@@ -15,25 +14,14 @@ static int64_t one_of_each(int64_t flags) {
            (flags >> 40 & field ? BN_NEGATIVE_INF_FLAG : 0);
 }
 
-/* Some columns of a state: their limbs, canonical, and flags. */
-enum { COLUMNS = 4 }; /* few: they lie on the caller's stack */
-typedef struct {
-    int64_t limb[f64_SQUARE_LIMBS][COLUMNS], flags[COLUMNS];
-    int limbs, from, to; /* limbs below `from` are zeros, limbs above `to` only repeat the sign */
-} columns;
-
 /* The largest value of the highest limb in a sum of `terms` terms. */
 static int64_t most_of_highest(int limbs, int64_t terms) {
     const int shift = bn_beyond(limbs) - (bn_lowest(limbs) + BN_LIMB_BITS * (limbs - 1));
     return shift < 0 ? terms >> -shift : terms << shift;
 }
 
-/* Take n columns from `first` on, and carry. Return a channel whose limbs are out of bounds for its
- * parts and terms (carries may then overflow), or which has flags but no terms; or -1. Carrying
- * rounds the highest limb of each part down. So in a sum of n parts, the lower bound of the highest
- * limb is n lower. */
-static int64_t take_columns(const int64_t *state, int limbs, int64_t channels, int64_t first,
-                            int64_t n, columns *b) {
+int64_t bn_take_columns(const int64_t *state, int limbs, int64_t channels, int64_t first, int64_t n,
+                        bn_columns *b) {
     const int64_t row = BN_SUMS * channels, *end = state + limbs * row;
     uint64_t carried[COLUMNS] = {0}, beyond[COLUMNS] = {0}; /* sign bit: is a limb out of bounds? */
     int64_t zeros[COLUMNS] = {0}, most[COLUMNS] = {0}, highest[COLUMNS] = {0},
@@ -71,9 +59,9 @@ static int64_t take_columns(const int64_t *state, int limbs, int64_t channels, i
 int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels) {
     const int64_t n = BN_SUMS * channels;
     for (int64_t i = 0; i < n; i += COLUMNS) {
-        columns b;
+        bn_columns b;
         const int64_t here = at_most(COLUMNS, n - i);
-        const int64_t wrong = take_columns(state, limbs, channels, i, here, &b);
+        const int64_t wrong = bn_take_columns(state, limbs, channels, i, here, &b);
         if (wrong >= 0)
             return wrong;
         for (int k = 0; k < limbs; k++)
@@ -153,21 +141,6 @@ static bool magnitude_of(int64_t *limb, int limbs) {
     return true;
 }
 
-/* x * 2^exponent, rounded at most once: x comes from limbs, so its own exponent is small, and the
- * first product is exact unless the result overflows. */
-static double scaled(double x, int exponent) {
-    const int all = exponent < -2000 ? -2000 : exponent > 2000 ? 2000 : exponent, half = all / 2;
-    return x * bn_power_of_2(half) * bn_power_of_2(all - half);
-}
-
-/* A column's sum: the limbs of its magnitude, the lowest first. */
-typedef struct {
-    int64_t limb[f64_SQUARE_LIMBS + 1];
-    int limbs, lowest;
-    bool negative;
-    double special; /* NaN, Inf, -Inf; or 0 */
-} magnitude;
-
 /* Drop the last `bits` bits of an integer, at most 64, rounding to nearest even. */
 static uint64_t without_last(uint64_t number, int bits) {
     const uint64_t half = (uint64_t)1 << (bits - 1), rest = number & (2 * half - 1);
@@ -178,7 +151,7 @@ static uint64_t without_last(uint64_t number, int bits) {
 /* Round to nearest even, from the whole integer: limb by limb, the sum would be rounded more than
  * once. The last of the 64 leading bits is also set if any later bit is. These 64 bits are 11 more
  * than a double has, so rounding them gives the same as rounding the whole sum. */
-static double rounded(const magnitude *m) {
+static double rounded(const bn_magnitude *m) {
     const int64_t *limb = m->limb;
     int top = m->limbs - 1;
     while (top > 0 && limb[top] == 0)
@@ -216,183 +189,34 @@ static double special_of(int64_t flags) {
     return inf ? (double)INFINITY : negative_inf ? -(double)INFINITY : 0;
 }
 
-static void take_magnitude(const columns *b, int64_t j, magnitude *m) {
+void bn_take_magnitude(const bn_columns *b, int64_t j, bn_magnitude *m) {
+    const int64_t sign = b->limb[b->limbs - 1][j] >> 63;
+    int from = 0, end = b->limbs - 1;
+    while (from < end && b->limb[from][j] == 0)
+        from++;
+    if (b->limb[end][j] == sign) /* limbs that only repeat the sign */
+        while (end > from + 1 && b->limb[end - 1][j] == (sign & BN_LIMB_MASK))
+            end--;
     m->limbs = 0;
-    for (int k = b->from; k <= b->to; k++)
+    for (int k = from; k < end; k++)
         m->limb[m->limbs++] = b->limb[k][j];
-    if (b->to + 1 < b->limbs)
-        m->limb[m->limbs++] = b->limb[b->limbs - 1][j] >> 63;
-    m->lowest = bn_lowest(b->limbs) + BN_LIMB_BITS * b->from;
+    m->limb[m->limbs++] = end < b->limbs - 1 ? sign : b->limb[end][j];
+    m->lowest = bn_lowest(b->limbs) + BN_LIMB_BITS * from;
     m->negative = magnitude_of(m->limb, m->limbs);
     m->special = special_of(b->flags[j]);
-}
-
-/* In all columns, does a row of canonical limbs equal sign & mask? */
-static bool is_sign(const int64_t *row, const int64_t *sign, int64_t mask) {
-    int64_t other = 0;
-    for (int j = 0; j < COLUMNS; j++)
-        other |= row[j] ^ (sign[j] & mask);
-    return other == 0;
-}
-
-/* Find the limbs, from `from` to `to`, that determine all sums. */
-static void find_range(columns *b) {
-    int from = 0, to = b->limbs - 1;
-    int64_t sign[COLUMNS];
-    for (int j = 0; j < COLUMNS; j++)
-        sign[j] = b->limb[to][j] >> 63;
-    while (from < to && is_sign(b->limb[from], sign, 0))
-        from++;
-    if (is_sign(b->limb[to], sign, -1))
-        for (to--; to > from && is_sign(b->limb[to], sign, BN_LIMB_MASK); to--)
-            ;
-    b->from = from;
-    b->to = to;
 }
 
 int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums) {
     for (int64_t i = 0; i < BN_SUMS * channels; i += COLUMNS) {
         const int64_t n = at_most(COLUMNS, BN_SUMS * channels - i);
-        columns b;
-        const int64_t wrong = take_columns(state, limbs, channels, i, n, &b);
+        bn_columns b;
+        const int64_t wrong = bn_take_columns(state, limbs, channels, i, n, &b);
         if (wrong >= 0)
             return wrong;
-        find_range(&b);
         for (int64_t j = 0; j < n; j++) {
-            magnitude m;
-            take_magnitude(&b, j, &m);
+            bn_magnitude m;
+            bn_take_magnitude(&b, j, &m);
             sums[i + j] = rounded(&m);
-        }
-    }
-    return -1;
-}
-
-/* ---- statistics ---------------------------------------------------------------- */
-
-/* Long integers in digits of half a limb: an int64 has room for the sum of all digits' products. */
-enum {
-    DIGIT_BITS = BN_LIMB_BITS / 2,
-    DIGITS_OF_COUNT = 3,
-    DIGITS_OF_SUM = 2 * (f64_SQUARE_LIMBS + 2),
-    DIGITS = 2 * DIGITS_OF_SUM + 8,
-};
-#define DIGIT_MASK (((int64_t)1 << DIGIT_BITS) - 1)
-
-typedef struct {
-    int32_t digit[DIGITS_OF_SUM];
-    int n, lowest; /* the exponent of the lowest digit's unit */
-} digits;
-
-static void append(digits *d, int64_t number, int n) {
-    for (int i = 0; i < n; i++, number >>= DIGIT_BITS)
-        d->digit[d->n++] = (int32_t)(number & DIGIT_MASK);
-}
-
-/* A limb has two digits; the highest limb may have four. */
-static void take_digits(digits *d, const magnitude *m) {
-    d->n = 0;
-    d->lowest = m->lowest;
-    for (int k = 0; k < m->limbs; k++)
-        append(d, m->limb[k], k + 1 < m->limbs ? 2 : 4);
-    while (d->n > 0 && d->digit[d->n - 1] == 0)
-        d->n--;
-}
-
-/* Add factor * a * 2^(DIGIT_BITS * at), without carrying. */
-static void add_multiple(int64_t *to, int at, int64_t factor, const digits *a) {
-    for (int i = 0; i < a->n; i++)
-        to[at + i] += factor * a->digit[i];
-}
-
-/* value * 2^exponent, for sums that no double holds. The value is below 2^90. */
-typedef struct {
-    pair value;
-    int exponent;
-} scaled_pair;
-
-/* An n-digit sum from its six leading digits, which have at least 101 bits. */
-static scaled_pair scaled_pair_of(const double of[6], int n, int lowest) {
-    const pair two = pair_sum(0x1p60 * of[0] + 0x1p40 * of[1], 0x1p20 * of[2] + of[3]);
-    const double more = 0x1p-20 * of[4] + 0x1p-40 * of[5];
-    return (scaled_pair){pair_sum(two.high, two.low + more), lowest + DIGIT_BITS * (n - 4)};
-}
-
-/* n * q - s^2, which is n^2 times the variance. As an integer it is exact. It is 0 only if the
- * variance is 0, and below 0 only if somebody made up the state. Digits of q and s^2 line up,
- * because their units are powers of 2^DIGIT_BITS (bn_lowest). */
-static scaled_pair spread_of(const digits *s, const digits *q, int64_t n) {
-    int64_t all[DIGITS];
-    double leading[6];
-    const int lowest = (int)at_most(2 * s->lowest, q->lowest);
-    const int of_s = (2 * s->lowest - lowest) / DIGIT_BITS,
-              of_q = (q->lowest - lowest) / DIGIT_BITS;
-    int end = (int)at_least(of_s + 2 * s->n, of_q + q->n + DIGITS_OF_COUNT);
-    memset(all, 0, (size_t)(end + 1) * sizeof *all);
-    for (int i = 0; i < s->n; i++)
-        add_multiple(all, of_s + i, -s->digit[i], s);
-    for (int i = 0; i < DIGITS_OF_COUNT; i++, n >>= DIGIT_BITS)
-        add_multiple(all, of_q + i, n & DIGIT_MASK, q);
-    for (int i = 0; i < end; i++) {
-        all[i + 1] += all[i] >> DIGIT_BITS;
-        all[i] &= DIGIT_MASK;
-    }
-    while (end > 0 && all[end] == 0)
-        end--;
-    for (int i = 0; i < 6; i++)
-        leading[i] = i <= end ? (double)all[end - i] : 0;
-    return scaled_pair_of(leading, end + 1, lowest);
-}
-
-/* a / n, rounded. */
-static double over(scaled_pair a, int64_t n) {
-    const pair quotient = pair_over(a.value, (double)n);
-    return scaled(pair_round(quotient), a.exponent);
-}
-
-/* Statistics from s, the sum of elements, and q, the sum of their squares. Return whether elements
- * can have these sums. */
-static bool set_stats(const magnitude *s, const magnitude *q, int64_t count, double *mean,
-                      double *squares) {
-    digits of_s, of_q;
-    double leading[6];
-    *mean = s->special;
-    *squares = fabs((double)NAN);
-    if (s->special != 0 || q->special != 0)
-        return s->special != 0 && q->special != 0;
-    take_digits(&of_s, s);
-    take_digits(&of_q, q);
-    for (int i = 0; i < 6; i++)
-        leading[i] = i < of_s.n ? of_s.digit[of_s.n - 1 - i] : 0;
-    const double size = over(scaled_pair_of(leading, of_s.n, of_s.lowest), count);
-    scaled_pair spread = spread_of(&of_s, &of_q, count);
-    spread.exponent -= ilogb(bn_power_above((double)count));
-    *mean = s->negative && size != 0 ? -size : size;
-    *squares = over(spread, count);
-    return !q->negative && spread.value.high >= 0;
-}
-
-int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats) {
-    const int64_t *count = state + (limbs + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
-    for (int64_t i = 0; i < channels; i += COLUMNS) {
-        const int64_t n = at_most(COLUMNS, channels - i);
-        columns of_s, of_q;
-        int64_t wrong = take_columns(state, limbs, channels, i, n, &of_s);
-        if (wrong < 0)
-            wrong = take_columns(state, limbs, channels, channels + i, n, &of_q);
-        if (wrong >= 0)
-            return wrong;
-        find_range(&of_s);
-        find_range(&of_q);
-        for (int64_t j = 0; j < n; j++) {
-            double *own = stats + i + j;
-            magnitude s, q;
-            own[0] = own[channels] = 0;
-            if (count[i + j] == 0)
-                continue;
-            take_magnitude(&of_s, j, &s);
-            take_magnitude(&of_q, j, &q);
-            if (!set_stats(&s, &q, count[i + j], own, own + channels))
-                return i + j;
         }
     }
     return -1;

@@ -62,16 +62,12 @@ static inline int bn_limbs(bn_dtype dtype, bn_kind_of_state kind) {
 
 /* The lowest limb counts units of 2^bn_lowest. Every term is below 2^bn_beyond. */
 static inline int bn_lowest(int limbs) {
-    return limbs == f32_LIMBS          ? -160
-           : limbs == f32_SQUARE_LIMBS ? -360
-           : limbs == f64_LIMBS        ? -1080
-                                       : -2200;
+    const bool squares = limbs == f32_SQUARE_LIMBS || limbs == f64_SQUARE_LIMBS;
+    return limbs < f64_LIMBS ? (squares ? -360 : -160) : (squares ? -2200 : -1080);
 }
 static inline int bn_beyond(int limbs) {
-    return limbs == f32_LIMBS          ? 128
-           : limbs == f32_SQUARE_LIMBS ? 256
-           : limbs == f64_LIMBS        ? 1024
-                                       : 2048;
+    const bool squares = limbs == f32_SQUARE_LIMBS || limbs == f64_SQUARE_LIMBS;
+    return (limbs < f64_LIMBS ? 128 : 1024) << squares;
 }
 static inline double bn_power_of_2(int exponent) { /* of a normal double */
     const uint64_t bits = (uint64_t)(exponent + 1023) << 52;

@@ -1,4 +1,5 @@
-/* f32.c: kernels for float32. kernels.inc says what it needs of a dtype. */
+/* f32.c: kernels for float32, and exact sums of floats. kernels.inc says what it needs of a dtype.
+ */
 #include "kernels/number_f32.h"
 #include "kernels/plain_elements.h"
 
@@ -14,3 +15,6 @@ INLINE vec keep_where_bits(uint32_t bits, int h, vec v) {
 }
 
 #include "kernels/kernels.inc"
+
+enum { MOST_LIMBS = f32_SQUARE_LIMBS };
+#include "kernels/exact.inc"

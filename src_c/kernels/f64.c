@@ -1,4 +1,5 @@
-/* f64.c: kernels for float64. kernels.inc says what it needs of a dtype. */
+/* f64.c: kernels for float64, and exact sums of doubles. kernels.inc says what it needs of a dtype.
+ */
 #include "kernels/number_f64.h"
 #include "kernels/plain_elements.h"
 
@@ -14,3 +15,6 @@ INLINE vec keep_where_bits(uint32_t bits, int h, vec v) {
 }
 
 #include "kernels/kernels.inc"
+
+enum { MOST_LIMBS = f64_SQUARE_LIMBS };
+#include "kernels/exact.inc"

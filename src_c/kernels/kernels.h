@@ -32,7 +32,7 @@ typedef struct {
  * To sum: a block is one repeat of up to BN_ROWS rows. A box has a tail if its last blocks have
  * fewer rows. In short runs, each element keeps a column of its own until all rows are added, and
  * neither box nor tail has more than BN_GROUP repeats. For exact sums, a box has any number of rows
- * and no repeats; `step` leads to the data to prefetch.
+ * and no repeats; a portion's `step` leads to the data to prefetch.
  *
  * To write: rows are strands, 1 or BN_STRANDS. Element i of a row belongs to column i; if
  * coefficients are a ring, columns wrap around. With `nontemporal`, whole registers bypass the
@@ -86,19 +86,14 @@ typedef struct {
     int count;
 } bn_sums;
 
-/* Exact sums (exact.c) take one strip at a time: up to BN_STRIP columns, and no more terms than
- * fill BN_TERMS_BYTES for each of the BN_SUMS sums.
+/* Exact sums (exact.c) take a portion of a box at a time: rows of a strip, up to BN_STRIP columns;
+ * or elements of one channel, whose terms may join any column.
  *
  * Where terms go: the second sum's lie `plane` numbers past the first sum's, and each row lies
  * `pitch` numbers past the one before. A row that ends within a unit is padded with zeros to the
  * end of that unit. A sum of squares has no terms of its own: the first sum's terms are squared
  * later. */
-enum { BN_STRIP = 64, BN_TERMS_BYTES = 16384 };
-
-typedef struct {
-    void *number;
-    int64_t plane, pitch;
-} bn_terms;
+enum { BN_STRIP = 64 };
 
 /* Numbers of at most 2^top that are multiples of 2^grain. */
 typedef struct {
@@ -106,9 +101,14 @@ typedef struct {
 } bn_range;
 #define BN_NO_RANGE ((bn_range){-(1 << 20), 1 << 20})
 
-/* The sums of one or more boxes. Each term, or its square, is cut into parts (number_*.h). Each
- * part is added up in one of up to BN_PLANES planes of BN_STRIP doubles. The sums are exact if
- * bn_fits says so. */
+typedef struct {
+    void *number;
+    int64_t plane, pitch;
+    bn_range seen[BN_SUMS]; /* the terms' */
+} bn_terms;
+
+/* The sums of a portion. Each term, or its square, is cut into parts (number_*.h). Each part is
+ * added up in one of up to BN_PLANES planes of BN_STRIP doubles. */
 enum { BN_PLANES = 6 };
 
 typedef struct {
@@ -119,83 +119,40 @@ typedef struct {
     int top[BN_SUMS];       /* terms are cut as if they were at most 2^top */
 } bn_strip;
 
-/* About the parts that were added up as doubles; `of` has their range in each plane. */
+/* The range of a strip's sums in each plane. They are exact if no bit is missing: spare >= 0. Then
+ * 2^spare of them can be added without rounding. */
 typedef struct {
     bn_range of[BN_PLANES];
-    int64_t adds;
-    bool exact; /* were all terms finite, and cut without rounding? */
+    int spare;
 } bn_added;
 
-/* The sums of a panel: up to BN_PANEL columns. Doubles hold, strip by strip, what can be added
- * without rounding. Limbs hold the rest: an array (limbs and flags, BN_SUMS, columns) or, if all
- * columns are of one channel, (limbs and flags, BN_SUMS). Its rows lie `pitch` limbs apart. Only
- * rows `first` to `end` - 1 are set, and flags only if `flagged`. */
-enum { BN_PANEL = 16 * BN_STRIP };
-
+/* Sums as limbs (state.h): an array (limbs and flags, BN_SUMS, columns) whose rows lie `pitch`
+ * limbs apart. Only rows `first` to `end` - 1 are set, and flags only if `flagged`. */
 typedef struct {
-    double *plane; /* BN_PLANES planes of `columns` doubles */
-    bn_added added[BN_PANEL / BN_STRIP];
     int64_t *limb;
     int64_t columns, pitch;
-    int limbs, lowest; /* how many, and bn_lowest(limbs) (state.h) */
+    int limbs, lowest; /* how many, and bn_lowest(limbs) */
     int first, end;
     bool flagged;
-    bool one_channel;
-    bool squares; /* does the second sum add squares of the first one's terms? */
+    bool by_runs;  /* does a column take all lanes? else each lane has a column */
+    bool squares;  /* does the second sum add squares of the first one's terms? */
+    int64_t terms; /* the most that joined a column since limbs were carried */
 } bn_accumulator;
 
 /* What exact sums need of an arithmetic type, for any formula. */
 typedef struct {
-    /* Add rows of terms to an accumulator's columns from `column` on, as limbs. */
-    void (*deposit_terms)(bn_accumulator *a, int64_t column, int64_t columns, const bn_terms *terms,
-                          int64_t rows);
     /* What a strip holds, if its terms were cut for `top`. */
     bn_added (*added)(const bn_strip *strip, bool squares, const int top[BN_SUMS]);
-    /* Add a strip's sums to an accumulator's doubles, from `column` on. */
-    void (*add_strip)(bn_accumulator *a, int64_t column, const bn_strip *strip);
-    /* flush: move the doubles of the strip at `column` to limbs. flush_all: move all strips'
-     * doubles, and carry. */
-    void (*flush)(bn_accumulator *a, int64_t column);
-    void (*flush_all)(bn_accumulator *a);
-    /* Move the sums of `a`, which has one channel, to an empty column of `to`. */
-    void (*close_channel)(bn_accumulator *a, bn_accumulator *to, int64_t column);
-    /* Carry from each of `rows` rows of n limbs to the next row, `pitch` limbs further. */
-    void (*carry)(int64_t *limb, int64_t pitch, int rows, int64_t n);
+    /* Add a strip's doubles, or rows of terms, to an accumulator's columns from `column` on. */
+    void (*deposit_strip)(bn_accumulator *a, int64_t column, const bn_strip *strip,
+                          const bn_added *added);
+    void (*deposit_terms)(bn_accumulator *a, int64_t column, int64_t columns, const bn_terms *terms,
+                          int64_t rows);
+    /* Carry from each limb to the next. */
+    void (*carry)(bn_accumulator *a);
 } bn_exact_kernels;
 
-static inline int bn_log2(int64_t n) { /* rounded up; n >= 0 */
-    return n > 1 ? 64 - __builtin_clzll((uint64_t)n - 1) : 0;
-}
-
-static inline bn_range bn_wider(bn_range a, bn_range b) {
-    return (bn_range){a.top > b.top ? a.top : b.top, a.grain < b.grain ? a.grain : b.grain};
-}
-static inline bn_added bn_nothing_added(void) {
-    bn_added none = {.adds = 0, .exact = true};
-    for (int p = 0; p < BN_PLANES; p++)
-        none.of[p] = BN_NO_RANGE;
-    return none;
-}
-static inline bn_added bn_both(const bn_added *a, const bn_added *b) {
-    bn_added both = {.adds = a->adds + b->adds, .exact = a->exact && b->exact};
-    for (int p = 0; p < BN_PLANES; p++)
-        both.of[p] = bn_wider(a->of[p], b->of[p]);
-    return both;
-}
-
-/* Are the sums exact, even after `lanes` lanes are added together? */
-static inline bool bn_fits(const bn_added *added, int64_t lanes) {
-    enum { DOUBLE_BITS = 53, LARGEST = 1022 };
-    const int carried = bn_log2(added->adds * lanes);
-    bool all = added->exact;
-    for (int p = 0; p < BN_PLANES; p++) {
-        const int top = added->of[p].top + carried;
-        all = all && top <= LARGEST && top - added->of[p].grain <= DOUBLE_BITS;
-    }
-    return all;
-}
-
-typedef void bn_terms_kernel(const bn_box *box, const bn_coefs *coefs, const bn_terms *to);
+typedef void bn_terms_kernel(const bn_box *box, const bn_coefs *coefs, bn_terms *to);
 typedef void bn_strip_kernel(const bn_box *box, const bn_coefs *coefs, bn_strip *to);
 typedef void bn_sum_kernel(const bn_box *box, const bn_coefs *coefs, const bn_sums *sums);
 typedef void bn_write_kernel(const bn_box *box, const bn_coefs *coefs);
@@ -209,8 +166,8 @@ typedef struct {
 
     bn_write_kernel *write[FORMULAS][GATES];
 
-    /* For a box without repeats, with coefficients BY_COLUMNS or ONE_FOR_ALL. terms: store its
-     * terms. add_up: add them up. */
+    /* For a portion, with coefficients BY_COLUMNS or ONE_FOR_ALL. terms: store its terms. add_up:
+     * set a strip to their sums. */
     bn_terms_kernel *terms[FORMULAS][GATES];
     bn_strip_kernel *add_up[FORMULAS][GATES];
     const bn_exact_kernels *exact;
@@ -234,9 +191,9 @@ typedef struct {
     void (*ring)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
     bool paired;
 
-    /* Numbers in a register. If exact.c sums by rows, a paired dtype's terms are in the order of
-     * packs: `lanes` even columns, `lanes` odd ones, and so on. The columns of its accumulator have
-     * the same order. */
+    /* Numbers in a register. If exact sums go by columns, a paired dtype's terms are in the order
+     * of packs: `lanes` even columns, `lanes` odd ones, and so on. The columns of its accumulator
+     * have the same order. */
     int lanes;
 } bn_dtype_kernels;
 

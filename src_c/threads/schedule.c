@@ -178,6 +178,8 @@ static void worker(void *team_, int me) {
     team->s->start(team->s->work, scratch);
     run_pass(team, scratch, FIRST_PASS, me);
     run_pass(team, scratch, SECOND_PASS, me);
+    if (team->s->end)
+        team->s->end(team->s->work, scratch);
     if (!team->s->second && team->s->parts > 1)
         wait_for_all_tiles(team, scratch);
 }

@@ -19,7 +19,8 @@ typedef struct {
     void (*task)(void *work, void *scratch, int pass, int64_t tile, int64_t task);
     /* Finish a part of a tile whose tasks of the first pass, if any, have ended. */
     void (*finish)(void *work, void *scratch, int64_t tile, int64_t part);
-    void (*start)(void *work, void *scratch); /* once per thread */
+    void (*start)(void *work, void *scratch); /* once per thread, before all else ... */
+    void (*end)(void *work, void *scratch);   /* ... and after all else, unless NULL */
     void *work;
     size_t scratch_bytes; /* per thread */
 } bn_schedule;

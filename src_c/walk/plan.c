@@ -33,6 +33,7 @@ static int64_t tile_channels(const bn_plan *plan) {
         LEAST_COLUMNS = 1024, /* measured: docs/how_it_is_fast.md, "Tiles" */
         TILE_COLUMNS = 2048,  /* their two sums of doubles are 32 kB, a first-level cache */
         WIDEST = 4096,        /* twice as many: 64 kB, a part of the second-level cache */
+        EXACT_COLUMNS = 1024, /* of exact sums, which have several limbs each */
     };
     /* Half of a common second-level cache; in one of 2 MiB, tiles of 1 MiB took up to 1.3 times as
      * long (measured). */
@@ -44,6 +45,8 @@ static int64_t tile_channels(const bn_plan *plan) {
     const int64_t columns = by_runs ? 0 : order->run;
     const int64_t bytes = order->positions * order->run * bn_bytes_read(plan);
     int64_t width = at_most(bn_l2_bytes() / 2, MOST_BYTES) / bytes;
+    if (plan->passes->exact && columns)
+        return at_least(at_most(EXACT_COLUMNS / columns, order->channels), 1);
     if (!plan->passes->sums &&
         order->form == SHORT_RUNS) /* then only coefficients are read again */
         width = bn_l2_bytes() / 4 / (columns * plan->passes->coef_planes * plan->number_bytes);
@@ -151,6 +154,12 @@ static bool sums_by_runs_are_faster(const bn_sum_order *order) {
     return order->positions <= FEW && order->run >= WORTH_POSITION * order->positions;
 }
 
+/* Exact sums need a register's columns, at least. */
+static bool exact_sums_go_by_runs(const bn_sum_order *order) {
+    enum { LEAST_RUN = 16 };
+    return order->run >= LEAST_RUN;
+}
+
 /* Are results written by joint tasks, over all tiles? With channels last, all rows of all channels
  * are one range of memory. With runs, a tile's channels are many ranges, far apart. So with runs,
  * writing tile by tile pays only if all tiles fit the second-level cache, or exceed the last-level
@@ -178,7 +187,9 @@ bn_plan bn_plan_of(const bn_problem *p, const bn_passes *passes, bool paired, in
     const bool short_runs = order->form == SHORT_RUNS, long_runs = order->form == LONG_RUNS;
     plan->nontemporal = passes->writes && past_the_cache(plan);
     plan->far = all_bytes(plan) > bn_l2_bytes();
-    plan->by_runs[SUM] = long_runs || (short_runs && sums_by_runs_are_faster(order));
+    plan->by_runs[SUM] = passes->exact
+                             ? exact_sums_go_by_runs(order)
+                             : long_runs || (short_runs && sums_by_runs_are_faster(order));
     plan->by_runs[WRITE] = long_runs || by_runs_is_faster(plan);
     const int64_t widest = tile_channels(plan);
     plan->joint = writes_jointly(plan, widest, threads);

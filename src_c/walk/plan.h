@@ -2,6 +2,7 @@
 #ifndef BN_PLAN_H
 #define BN_PLAN_H
 
+#include "sizes.h"
 #include "walk/order.h"
 
 /* What a call's passes do. */
@@ -11,6 +12,7 @@ typedef struct {
     int coef_planes;             /* of coefficients that the operation's formulas take */
     bool sums;                   /* is anything summed? */
     bool writes;                 /* is anything written? */
+    bool exact;                  /* are the sums exact? */
     bool fused;                  /* both in one pass, since what is written depends on no sum */
 } bn_passes;
 
@@ -38,6 +40,11 @@ bn_plan bn_plan_of(const bn_problem *p, const bn_passes *passes, bool paired, in
 
 /* Bytes read per element, of all operands that either pass reads. */
 int64_t bn_bytes_read(const bn_plan *plan);
+
+/* The positions of a row as exact sums read it: as few as fill a strip. */
+static inline int64_t exact_positions(const bn_plan *plan) {
+    return at_most(plan->order.row_positions, ceil_div(BN_STRIP, plan->order.channels));
+}
 
 /* Columns of a row of n channels. */
 static inline int64_t columns_of(const bn_plan *plan, int64_t n) {

@@ -117,6 +117,28 @@ void bn_walk_sums(const bn_walk *walk, const bn_chunk *chunk) {
     (walk->plan->by_runs[SUM] ? sum_by_runs : sum_by_columns)(walk, chunk);
 }
 
+/* Exact sums need no order: a box has all rows, one after the other. */
+void bn_walk_exact_sums(const bn_walk *walk, const bn_chunk *chunk) {
+    const bn_plan *plan = walk->plan;
+    const bn_problem *p = plan->problem;
+    const bool by_runs = plan->by_runs[SUM];
+    const int64_t each = exact_positions(plan), own = walk->channels * p->run;
+    const int64_t rows = chunk->positions / each, left = chunk->positions % each;
+    const bn_place place = place_of(p, chunk->position, walk->from, chunk->x);
+    bn_box box = box_at(p, place, by_runs ? chunk->n : each * own);
+    box.rows = (int)rows;
+    box.channels = by_runs ? walk->channels : 1;
+    for (int o = 0; o < BN_OPERANDS; o++)
+        box.pitch[o] = each * p->pitch[o];
+    bn_sum_exactly(&walk->scratch->exact, &box, &walk->coefs[SUM]);
+    if (left > 0) { /* the last row has fewer positions */
+        box.at = place_in(&box, 0, rows, 0, plan->element_bytes);
+        box.rows = 1;
+        box.cols = left * own;
+        bn_sum_exactly(&walk->scratch->exact, &box, &walk->coefs[SUM]);
+    }
+}
+
 /* ---- writes -------------------------------------------------------------- */
 
 /* In all operands that are written, do strands of n steps start at the same place modulo `bytes`, a
@@ -135,10 +157,7 @@ static void write_strands(const bn_walk *walk, bn_box *box, int64_t steps) {
     box->rows = BN_STRANDS;
     walk->write(box, &walk->coefs[WRITE]);
     box->rows = 1;
-    for (int o = 0; o < BN_OPERANDS; o++)
-        if (o != BN_GATE)
-            box->at.data[o] = address(box->at.data[o], BN_STRANDS * box->pitch[o]);
-    box->at.bit += BN_STRANDS * box->pitch[BN_GATE];
+    box->at = place_in(box, 0, BN_STRANDS, 0, 0);
 }
 
 /* Write a box of one row, n times. With `strands`, write repeats side by side as strands if that is

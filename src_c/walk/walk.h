@@ -3,6 +3,7 @@
 #define BN_WALK_H
 
 #include "arrays/place.h"
+#include "exact/exact.h"
 #include "walk/plan.h"
 
 /* A thread's own memory. A thread may alternate between the two passes, on different tiles, so each
@@ -12,6 +13,7 @@ typedef struct {
     bn_coefs coefs[PASSES];
     char *expanded[PASSES]; /* room for coefficients that kernels lay out */
     bn_sums sums;
+    bn_exact exact;
 } bn_scratch;
 
 /* What to do with a chunk, for `channels` channels from `from` on. */
@@ -28,6 +30,7 @@ typedef struct {
 } bn_walk;
 
 void bn_walk_sums(const bn_walk *walk, const bn_chunk *chunk);
+void bn_walk_exact_sums(const bn_walk *walk, const bn_chunk *chunk);
 void bn_walk_writes(const bn_walk *walk, const bn_chunk *chunk);
 
 static inline bn_sums sums_from(const bn_sums *sums, int64_t column) {
