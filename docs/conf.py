@@ -1,11 +1,38 @@
 """Sphinx configuration: .ci/run docs builds the site."""
 
+import importlib.util
+import inspect
+import json
 import re
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 
 import bn_ext
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+import reference  # noqa: E402
+
+
+class AnyName(type):
+    """A class whose attributes, and what it is called to give, are such classes."""
+
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        setattr(cls, name, AnyName(name, (), {}))
+        return cls.__dict__[name]
+
+    def __call__(cls, *given, **options):
+        return AnyName("called", (), {})
+
+
+# In the place of torch, which would bring gigabytes: the pages of bn_ext.torch need its docstrings.
+if importlib.util.find_spec("torch") is None:
+    sys.modules["torch"] = AnyName("torch", (), {})
+    sys.modules["torch.library"] = sys.modules["torch"].library
 
 project = "bn_ext"
 author = "the bn_ext developers"
@@ -19,6 +46,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.intersphinx",
+    "sphinx.ext.linkcode",
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx-mathjax-offline",
@@ -28,6 +56,8 @@ source_suffix = {".rst": "restructuredtext", ".md": "myst-nb"}
 exclude_patterns = ["_build"]
 nitpicky = True
 nitpick_ignore = [("py:obj", "bn_ext"), ("py:obj", "bn_ext.specs")]
+# Docstrings name torch's functions; its pages are not looked up.
+nitpick_ignore_regex = [("py:obj", r"torch\..*")]
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
@@ -37,6 +67,7 @@ nb_execution_timeout = 120
 nb_merge_streams = True
 
 autosummary_generate = True
+autosummary_context = {"words": reference.WORDS}
 templates_path = ["_templates"]
 default_role = "autolink"
 autodoc_typehints = "none"  # docstrings say it for readers, stubs for checkers
@@ -73,22 +104,45 @@ html_title = f"bn_ext {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_favicon = "_static/favicon.svg"
-html_show_sourcelink = False
+urls = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["urls"]
+sources = f"{urls['Repository']}/blob/HEAD"
+# Until the project has a home, no page says where it lives.
+html_baseurl = "" if "example.invalid" in sources else urls["Documentation"]
 html_theme_options = {
     "navigation_with_keys": False,
-    "secondary_sidebar_items": {"**": ["page-toc"], **{page: [] for page in WIDE}},
+    "navbar_start": ["navbar-logo", "version-switcher"],
+    "switcher": {"json_url": "_static/versions.json", "version_match": version},
+    "check_switcher": False,  # the file is written after the check
+    "icon_links": [
+        {"name": "Repository", "url": urls["Repository"], "icon": "fa-solid fa-code-branch"}
+    ],
+    "use_edit_page_button": True,
+    "secondary_sidebar_items": {
+        "**": ["page-toc", "edit-this-page", "sourcelink"],
+        **{page: [] for page in WIDE},
+    },
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-# Until the project has a home, nothing links there.
-html_baseurl = ""
-urls = tomllib.loads(Path("../pyproject.toml").read_text())["project"]["urls"]
-if "example.invalid" not in urls["Repository"]:
-    html_baseurl = urls["Documentation"]
-    html_theme_options["icon_links"] = [
-        {"name": "Repository", "url": urls["Repository"], "icon": "fa-solid fa-code-branch"}
-    ]
+html_context = {
+    "edit_page_url_template": sources + "/docs/{{ file_name }}",
+    "edit_page_provider_name": "the repository",
+}
 html_sidebars = {"index": [], "tutorial": [], "layer": [], "glossary": []}
+
+
+def linkcode_resolve(domain, info):
+    """Where the repository has a function or a class."""
+    found = sys.modules.get(info["module"])
+    for name in info["fullname"].split("."):
+        found = getattr(found, name, None)
+    found = inspect.unwrap(found) if callable(found) else getattr(found, "fget", None)
+    try:
+        lines, first = inspect.getsourcelines(found)
+        path = Path(inspect.getsourcefile(found)).relative_to(Path(bn_ext.__file__).parent)
+    except (TypeError, OSError, ValueError):  # made by Python or by torch
+        return None
+    return f"{sources}/bn_ext/{path.as_posix()}#L{first}-L{first + len(lines) - 1}"
 
 
 #: Of MathJax, what pages of TeX load: the rest is four fifths of it.
@@ -105,14 +159,33 @@ def keep_of_mathjax(app, error):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def write_versions(app, error):
+    """The versions that readers can choose; a release adds itself."""
+    listed = [{"version": version, "url": urls["Documentation"] + "/"}]
+    Path(app.outdir, "_static", "versions.json").write_text(json.dumps(listed))
+
+
 def adapt(app, page, source):
     """Hide the blank line that ends an example for doctest; link programs in the repository."""
     source[0] = source[0].replace("\n\n```\n", "\n```\n")
     if html_baseurl:
-        there = f"]({urls['Repository']}/blob/HEAD/examples/"
-        source[0] = re.sub(r"\]\((\.\./)+examples/", there, source[0])
+        source[0] = re.sub(r"\]\((\.\./)+examples/", f"]({sources}/examples/", source[0])
+    if page == "reference":
+        source[0] = reference.linked(source[0])
+
+
+def break_names(app, page, template, context, doctree):
+    """Let titles and the sidebar's entries break behind an underscore."""
+    for part in "body", "title":
+        if part in context:
+            context[part] = re.sub(
+                r"<h1>.*?</h1>", lambda h: h[0].replace("_", "_<wbr>"), context[part], flags=re.S
+            )
 
 
 def setup(app):
+    reference.write_groups(HERE / "_generated")
     app.connect("source-read", adapt)
+    app.connect("html-page-context", break_names)
+    app.connect("build-finished", write_versions)
     app.connect("build-finished", keep_of_mathjax, priority=900)

@@ -64,6 +64,23 @@ def test_pages(path):
     assert run(text.replace("```\n", "\n"), path.name) == len(PROMPT.findall(text))
 
 
+def test_the_reference_lists_what_is_public(monkeypatch):
+    """If it fails: python docs/reference.py, and new names in its GROUPS."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    reference = importlib.import_module("reference")
+    page = (ROOT / "docs" / "reference.md").read_text()
+    assert page == reference.with_tables(page)
+    listed = [names for _, modules in reference.GROUPS.values() for names in modules.items()]
+    for module in {module for module, _ in listed}:
+        names = {name for where, found in listed if where == module for name in found}
+        public = {*reference.public(module)} - {"__version__", "specs"}
+        if "specs" in module:  # without the named tuples that operators return
+            public = {name for name in public if name.islower()}
+        assert public == names
+    known = {full for _, lines in reference.rows().values() for full, *_ in lines}
+    assert {*reference.WORDS} <= known
+
+
 @needs_openmp
 def test_limits_by_threadpoolctl():
     pytest.importorskip("threadpoolctl")
