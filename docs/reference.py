@@ -212,13 +212,14 @@ def rows():
     """{group: (what is said, [(full name, shown name, signature, sentence)])}"""
     made = {}
     for group, (said, modules) in GROUPS.items():
-        lines = [
-            (f"{module}.{shown}", short(module) + shown, words, sentence)
-            for module, names in modules.items()
-            for name in names
-            for shown, words, sentence in lines_of(*found(module, name))
-        ]
-        made[group] = said, lines
+        lines = {}  # what two classes inherit is shown once
+        for module, names in modules.items():
+            for name in names:
+                for shown, words, sentence in lines_of(*found(module, name)):
+                    line = f"{module}.{shown}", short(module) + shown, words, sentence
+                    of_class = shown.partition(".")[2]
+                    lines.setdefault((of_class, sentence) if of_class else shown + module, line)
+        made[group] = said, list(lines.values())
     return made
 
 
