@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import json
+import os
 import re
 import shutil
 import sys
@@ -65,6 +66,7 @@ nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_merge_streams = True
+os.environ["MATPLOTLIBRC"] = str(HERE / "matplotlibrc")  # of the pages' kernels
 
 autosummary_generate = True
 autosummary_context = {"words": reference.WORDS}
@@ -103,6 +105,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"bn_ext {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_favicon = "_static/favicon.svg"
 urls = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["urls"]
 sources = f"{urls['Repository']}/blob/HEAD"
@@ -110,6 +113,7 @@ sources = f"{urls['Repository']}/blob/HEAD"
 html_baseurl = "" if "example.invalid" in sources else urls["Documentation"]
 html_theme_options = {
     "navigation_with_keys": False,
+    "logo": {"text": project},
     "navbar_start": ["navbar-logo", "version-switcher"],
     "switcher": {"json_url": "_static/versions.json", "version_match": version},
     "check_switcher": False,  # the file is written after the check
@@ -118,16 +122,13 @@ html_theme_options = {
     ],
     "use_edit_page_button": True,
     "secondary_sidebar_items": {
-        "**": ["page-toc", "edit-this-page", "sourcelink"],
+        "**": ["page-toc", "page-source"],
         **{page: [] for page in WIDE},
     },
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-html_context = {
-    "edit_page_url_template": sources + "/docs/{{ file_name }}",
-    "edit_page_provider_name": "the repository",
-}
+html_context = {"edit_page_url_template": sources + "/docs/{{ file_name }}"}
 html_sidebars = {"index": [], "tutorial": [], "layer": [], "glossary": []}
 
 
