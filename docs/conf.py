@@ -175,18 +175,17 @@ def adapt(app, page, source):
         source[0] = reference.linked(source[0])
 
 
-def break_names(app, page, template, context, doctree):
-    """Let titles and the sidebar's entries break behind an underscore."""
-    for part in "body", "title":
-        if part in context:
-            context[part] = re.sub(
-                r"<h1>.*?</h1>", lambda h: h[0].replace("_", "_<wbr>"), context[part], flags=re.S
-            )
+def signature_of_torch(app, what, name, obj, options, signature, returned):
+    """That of the source, since the class above would give another one."""
+    module, _, last = name.rpartition(".")
+    if what == "class" and module == "bn_ext.torch":
+        return reference.lines_of(*reference.found(module, last))[0][1], returned
+    return None
 
 
 def setup(app):
     reference.write_groups(HERE / "_generated")
+    app.connect("autodoc-process-signature", signature_of_torch)
     app.connect("source-read", adapt)
-    app.connect("html-page-context", break_names)
     app.connect("build-finished", write_versions)
     app.connect("build-finished", keep_of_mathjax, priority=900)

@@ -1,6 +1,6 @@
-/* A table that is wider than the page fades out on the side where there is more. */
+/* A table or a formula that is wider than the page fades out on the side where there is more. */
 document.addEventListener("DOMContentLoaded", () => {
-  const tables = document.querySelectorAll(".pst-scrollable-table-container");
+  const tables = document.querySelectorAll(".pst-scrollable-table-container, div.math");
   const mark = (table) => {
     const right = table.scrollWidth - table.clientWidth - table.scrollLeft;
     table.classList.toggle("more-right", right > 2);
@@ -10,4 +10,19 @@ document.addEventListener("DOMContentLoaded", () => {
     table.addEventListener("scroll", () => mark(table), { passive: true });
     new ResizeObserver(() => mark(table)).observe(table);
   });
+});
+
+/* Long names break behind underscores and between words rather than inside them. */
+document.addEventListener("DOMContentLoaded", () => {
+  const places = "h1, .bd-sidebar-primary a, .page-toc a, .bd-breadcrumbs a, .prev-next-title";
+  for (const place of document.querySelectorAll(places)) {
+    const texts = document.createTreeWalker(place, NodeFilter.SHOW_TEXT);
+    const found = [];
+    while (texts.nextNode()) found.push(texts.currentNode);
+    for (const text of found) {
+      const parts = text.data.split(/(?<=_)|(?<=[a-z])(?=[A-Z])|(?=\.)/);
+      const broken = parts.flatMap((part) => [document.createElement("wbr"), part]);
+      if (parts.length > 1) text.replaceWith(...broken.slice(1));
+    }
+  }
 });
