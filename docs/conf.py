@@ -14,7 +14,7 @@ import bn_ext
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-import reference  # noqa: E402
+import make_reference  # noqa: E402
 
 
 class AnyName(type):
@@ -69,7 +69,7 @@ nb_merge_streams = True
 os.environ["MATPLOTLIBRC"] = str(HERE / "matplotlibrc")  # of the pages' kernels
 
 autosummary_generate = True
-autosummary_context = {"words": reference.WORDS}
+autosummary_context = {"words": make_reference.WORDS}
 templates_path = ["_templates"]
 default_role = "autolink"
 autodoc_typehints = "none"  # docstrings say it for readers, stubs for checkers
@@ -172,19 +172,19 @@ def adapt(app, page, source):
     if html_baseurl:
         source[0] = re.sub(r"\]\((\.\./)+examples/", f"]({sources}/examples/", source[0])
     if page == "reference":
-        source[0] = reference.linked(source[0])
+        source[0] = make_reference.linked(source[0])
 
 
 def signature_of_torch(app, what, name, obj, options, signature, returned):
     """That of the source, since the class above would give another one."""
     module, _, last = name.rpartition(".")
     if what == "class" and module == "bn_ext.torch":
-        return reference.lines_of(*reference.found(module, last))[0][1], returned
+        return make_reference.lines_of(*make_reference.found(module, last))[0][1], returned
     return None
 
 
 def setup(app):
-    reference.write_groups(HERE / "_generated")
+    make_reference.write_groups(HERE / "_generated")
     app.connect("autodoc-process-signature", signature_of_torch)
     app.connect("source-read", adapt)
     app.connect("build-finished", write_versions)

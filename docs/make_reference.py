@@ -1,4 +1,4 @@
-"""The tables of docs/reference.md, from signatures and docstrings: python docs/reference.py
+"""The tables of docs/reference.md, from signatures and docstrings: python docs/make_reference.py
 
 It reads source text, so it needs none of the packages that a module imports. conf.py makes the
 site's pages from the same GROUPS: a page for each group, and one for each name.
