@@ -129,7 +129,9 @@ html_theme_options = {
     "footer_end": [],
 }
 html_context = {"edit_page_url_template": sources + "/docs/{{ file_name }}"}
-html_sidebars = {"index": [], "tutorial": [], "layer": [], "glossary": []}
+# Pages without others beside them.
+ALONE = ["index", "which_call", "cheat_sheet", "tutorial", "installation", "layer", "examples"]
+html_sidebars = {page: [] for page in [*ALONE, "troubleshooting", "glossary"]}
 
 
 def linkcode_resolve(domain, info):
