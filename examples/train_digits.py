@@ -343,13 +343,13 @@ def plot(history, title, path):
         right = label == prediction
         panel.set_title(
             f"{label}" if right else f"{prediction} (is {label})",
-            fontsize=10, color="black" if right else "C3",
+            fontsize=10, color="C7" if right else "C3",
         )  # fmt: skip
         panel.axis("off")
 
     accuracy, cost = below.subplots(1, 2, width_ratios=[1, 1.5])
     epochs = np.arange(1, len(history.losses) + 1)
-    accuracy.plot(epochs, 100 * np.array(history.accuracies), ".-", color="black")
+    accuracy.plot(epochs, 100 * np.array(history.accuracies), ".-", color="C7")
     accuracy.set(xlabel="epoch", title="test accuracy, %")
 
     times = history.clock.milliseconds()

@@ -50,6 +50,7 @@ def test_docstrings(name):
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PLAIN = re.compile(r"^```python\n((?!>>> ).*?)^```$", re.MULTILINE | re.DOTALL)
 PYCON = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROMPT = re.compile(r"^ *>>> ", re.MULTILINE)
 CELL = re.compile(r"^```\{code-cell\} python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -107,6 +108,25 @@ def test_notebooks(path, monkeypatch):
     for cell in CELL.findall(path.read_text()):
         exec(compile(cell, str(path), "exec"), names)
     pyplot.close("all")
+
+
+def test_the_step_of_the_readme(capsys):
+    """It runs as pasted, learns, and normalizes with the running statistics at the end."""
+    (step,) = PLAIN.findall((ROOT / "README.md").read_text())
+    names = {}
+    exec(step, names)
+    first, last = names["wanted"].var(), float(capsys.readouterr().out.removeprefix("error: "))
+    assert last < first / 2
+    assert not names["norm"].training
+
+
+def test_the_cheat_sheet():
+    """The column of bn_ext runs from top to bottom."""
+    text = (ROOT / "docs" / "cheat_sheet.md").read_text()
+    names = {}
+    for line in re.findall(r"^>>> (.*)|^\| [^|]+ \| `(.*?)` \|", text, re.MULTILINE):
+        exec("".join(line), names)
+    assert {"diff_src", "state", "twice", "sums"} <= names.keys()
 
 
 #: Peers in docs/figures.csv that return new arrays, and one that writes to given ones.
