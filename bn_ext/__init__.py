@@ -51,8 +51,8 @@ __all__ = [
 ]
 
 
-#: Submodules that users import themselves: they need optional packages.
-_OPTIONAL = "autograd", "dask", "torch"
+#: Submodules that users import themselves: most programs do not use them.
+_OPTIONAL = "autograd", "dask", "testing", "torch"
 
 if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every attribute
 

@@ -45,7 +45,7 @@ def test_adapters_without_their_packages(name):
     assert "; python -m pip install " in error
 
 
-PUBLIC = ["bn_ext", *(f"bn_ext.{name}" for name in ADAPTERS), "bn_ext.specs",
+PUBLIC = ["bn_ext", *(f"bn_ext.{name}" for name in ADAPTERS), "bn_ext.specs", "bn_ext.testing",
           *(f"bn_ext.specs.{name}" for name in bn_ext.specs.__all__)]  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def test_modules_list_public_names_alone(name):
     if adapter in ADAPTERS:
         pytest.importorskip(ADAPTERS[adapter])
     module = importlib.import_module(name)
-    also = {*ADAPTERS} if name == "bn_ext" else set()
+    also = {*ADAPTERS, "testing"} if name == "bn_ext" else set()
     assert set(module.__all__) <= set(dir(module)) <= set(module.__all__) | also
 
 

@@ -1,0 +1,169 @@
+"""A check of other implementations of batch normalization against this one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+import bn_ext
+from bn_ext import _core
+from bn_ext._bench.problems import dtype_of
+from bn_ext._typing import Array, DataFormat
+
+__all__ = ["check_backward"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def check_backward(
+    function: Callable[..., Any],
+    src: Array | None = None,
+    diff_dst: ArrayLike | None = None,
+    mean: ArrayLike | None = None,
+    variance: ArrayLike | None = None,
+    gamma: ArrayLike | None = None,
+    *,
+    shape: tuple[int, ...] | None = None,
+    dtype: DTypeLike = np.float32,
+    data_format: DataFormat | None = None,
+    epsilon: float = 1e-5,
+    seed: int = 0,
+    limit: float = 8,
+) -> None:
+    """Assert that a function computes the gradient of batch normalization in training.
+
+    The function is compared with `bn_ext.batch_norm_backward` on the same arrays as float64, with
+    exact sums. Arrays that are not given are made.
+
+    Parameters
+    ----------
+    function : callable
+        Called as ``function(src, diff_dst, mean, variance, gamma, epsilon=epsilon)``. It returns
+        diff_src, or a tuple of diff_src, diff_gamma and diff_beta.
+    src, diff_dst : array, optional
+        The data. Made: random numbers whose sums do not cancel.
+    mean, variance, gamma : array, shape (C,), optional
+        Made: the statistics of src, and random numbers; float64 for float64 data, else float32.
+    shape, dtype : optional
+        Those of src if it is made: any shape, and float32, float16, bfloat16 or float64.
+    data_format : {"NXC", "NCX"}, optional
+        As for `bn_ext.batch_norm_backward`.
+    epsilon : float, optional
+        Added to the variance.
+    seed : int, optional
+        Seed of the random numbers.
+    limit : float, optional
+        Largest error, in units of ``2**-24`` (float64 data: ``2**-53``) times the channel's scale.
+        The scale of diff_src is its largest sum of three terms, all taken as absolute values; that
+        of diff_gamma and of diff_beta is the sum of the absolute values of their terms. In
+        addition, a result may be off by half a unit in the last place of its own dtype.
+
+    Raises
+    ------
+    AssertionError
+        If an error is larger, or a shape is wrong, or a NaN or Inf is not where the reference has
+        one. The message shows the worst element.
+    TypeError
+        If neither src nor shape is given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.testing import check_backward
+    >>> def gradient(src, diff_dst, mean, variance, gamma, epsilon):
+    ...     rstd = 1 / np.sqrt(variance + epsilon)
+    ...     xhat = (src - mean) * rstd
+    ...     diff_gamma, diff_beta = (diff_dst * xhat).sum(axis=0), diff_dst.sum(axis=0)
+    ...     diff_src = gamma * rstd * (diff_dst - (diff_beta + xhat * diff_gamma) / len(src))
+    ...     return diff_src, diff_gamma, diff_beta
+    >>> check_backward(gradient, shape=(64, 5))
+
+    NumPy adds row after row in float32, so errors grow with the number of rows:
+
+    >>> check_backward(gradient, shape=(100_000, 5))
+    Traceback (most recent call last):
+    AssertionError: diff_src: ... of 500000 elements are off by more than 8 * 2**-24 of the scale
+    worst: element (..., ...), channel ...
+     got:      ...
+     expected: ...
+     error:    ...
+     limit:    ...
+    """
+    rng = np.random.default_rng(seed)
+    if src is None and shape is None:
+        raise TypeError("check_backward: expected src or shape, got neither")
+    data = None if src is None else _core._as_array(src, "src")
+    noise = rng.standard_normal(shape if data is None else data.shape)
+    if data is None:
+        kind = dtype_of(dtype) if isinstance(dtype, str) else np.dtype(dtype)
+        data = (noise + 1).astype(kind)
+    if diff_dst is None:  # a part of src's own noise keeps sum(diff_dst * xhat) from cancelling
+        diff_dst = (noise + 1 + rng.standard_normal(data.shape)).astype(data.dtype)
+    number = np.float64 if data.dtype == np.float64 else np.float32
+    if mean is None or variance is None:
+        batch = bn_ext.batch_norm_training(
+            data.astype(np.float64), epsilon=epsilon, data_format=data_format
+        )
+        mean, variance = (
+            own.astype(number) if given is None else given
+            for own, given in ((batch.mean, mean), (batch.variance, variance))
+        )
+    if gamma is None:
+        signs = rng.choice([-1, 1], np.shape(mean))
+        gamma = (signs * rng.uniform(0.5, 2, np.shape(mean))).astype(number)
+    given = [data, *map(np.asarray, (diff_dst, mean, variance, gamma))]
+    wide = [array.astype(np.float64) for array in given]
+    wanted = bn_ext.batch_norm_backward(*wide, epsilon=epsilon, data_format=data_format, exact=True)
+    found = function(*given, epsilon=epsilon)
+
+    first = data_format is not None and not _core._as_format(data_format) & 1
+    channel = 1 if first else data.ndim - 1
+    axes = tuple(axis for axis in range(data.ndim) if axis != channel)
+    along = [-1 if axis == channel else 1 for axis in range(data.ndim)]
+    x, dy, *vectors = wide
+    with np.errstate(all="ignore"):
+        m, v, g, sum_x, sum_1 = (a.reshape(along) for a in (*vectors, *wanted[1:]))
+        rstd = 1 / np.sqrt(v + epsilon)
+        xhat, count = (x - m) * rstd, x.size / max(1, m.size)
+        terms = abs(g * rstd) * (abs(dy) + abs(sum_1 / count) + abs(xhat * sum_x / count))
+        scales = [
+            terms.max(axes, keepdims=True, initial=0), abs(dy * xhat).sum(axes), abs(dy).sum(axes)
+        ]  # fmt: skip
+    exponent = -53 if number is np.float64 else -24
+    results = found if isinstance(found, tuple) else (found,)
+    for name, result, right, scale in zip(wanted._fields, results, wanted, scales, strict=False):
+        allowed = limit * 2.0**exponent * scale
+        _compare(name, np.asarray(result), right, allowed, channel, f"{limit:g} * 2**{exponent}")
+
+
+def _compare(
+    name: str,
+    result: NDArray[Any],
+    right: NDArray[np.float64],
+    allowed: NDArray[np.float64],
+    channel: int,
+    limit: str,
+) -> None:
+    """Raise an AssertionError that shows the worst element, if any is too far off."""
+    if result.shape != right.shape:
+        raise AssertionError(f"{name}: expected shape {right.shape}, got {result.shape}")
+    with np.errstate(all="ignore"):
+        got, rounded = result.astype(np.float64), right.astype(result.dtype)
+        error = abs(got - right)
+        allowed = allowed + np.spacing(abs(rounded)).astype(np.float64) / 2
+        same = (got == rounded) | (np.isnan(got) & np.isnan(right))
+        wrong = ~(same | (error <= allowed))
+        excess = np.where(wrong, np.nan_to_num(error / allowed, nan=np.inf), 0)
+    if wrong.any():
+        worst = np.unravel_index(excess.argmax(), right.shape)
+        place = tuple(map(int, worst))
+        c = place[channel] if len(place) > 1 else place[0]
+        raise AssertionError(
+            f"{name}: {wrong.sum()} of {wrong.size} elements are off by more than {limit} of the "
+            f"scale\nworst: element {place}, channel {c}\n got:      {got[worst]:.9g}\n"
+            f" expected: {right[worst]:.9g}\n error:    {error[worst]:.3g}\n"
+            f" limit:    {allowed[worst]:.3g}"
+        )
