@@ -26,6 +26,7 @@ import hashlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -202,6 +203,10 @@ def alone(folder):
 
 def compile_units(built, out, compiler, flags):
     """Compile units to objects; keep an object if its command and its sources have not changed."""
+    if not shutil.which(compiler[0]):
+        raise SystemExit(
+            f"no C compiler: {compiler[0]!r} not found; install gcc or clang, or set CC"
+        )
     out.mkdir(parents=True, exist_ok=True)
     compiler = harmless(compiler)
 

@@ -177,6 +177,12 @@ def test_builds_at_once_get_what_they_ask_for(sources):
         assert {*re.findall(r"-DBN_LEVEL=(\w+)", text)} == {*levels.split(",")}
 
 
+def test_a_missing_compiler_is_named(sources):
+    done = python("setup.py", "build_ext", "--build-lib", "made", cwd=sources, CC="no-such-cc -m64")
+    assert done.returncode == 1
+    assert done.stderr == "no C compiler: 'no-such-cc' not found; install gcc or clang, or set CC\n"
+
+
 @pytest.mark.parametrize(
     ("setuptools", "cython", "said"),
     [
