@@ -288,8 +288,8 @@ def train(
     """Train from scratch; the same arguments give the same network.
 
     `history` is filled during the training, so that the caller has it after an interrupt. `say` is
-    called after each step, with the number of steps done, the number of all steps, and the mean
-    loss of this epoch so far.
+    called after each step and each epoch, with the number of steps done, the number of all steps,
+    and the mean loss of this epoch so far.
     """
     history = History() if history is None else history
     activation = DTYPES[dtype]
@@ -326,6 +326,8 @@ def train(
         history.predictions = scores.argmax(axis=1)
         history.losses.append(total / steps)
         history.accuracies.append(float((history.predictions == test_y).mean()))
+        if say:
+            say((epoch + 1) * steps, epochs * steps, history.losses[-1])
     return history
 
 
@@ -437,14 +439,17 @@ def main(arguments=None):
 
     history = History()
     interrupted = False
-    with Progress(disable=not Console().is_terminal) as progress:
+    terminal = Console().is_terminal  # there, a bar; elsewhere, a line for each epoch
+    with Progress(disable=not terminal) as progress:
         task = progress.add_task(options.dtype, total=None)
 
         def say(done, total, loss):
-            text = f"{options.dtype}, loss {loss:.4f}"
-            if history.accuracies:
+            epochs, text = len(history.accuracies), f"{options.dtype}, loss {loss:.4f}"
+            if epochs:
                 text += f", accuracy {100 * history.accuracies[-1]:.1f} %"
             progress.update(task, completed=done, total=total, description=text)
+            if not terminal and done * options.epochs == epochs * total:
+                print(f"epoch {epochs} of {options.epochs}: {text}", flush=True)
 
         try:
             train(

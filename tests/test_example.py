@@ -44,6 +44,10 @@ def test_command_line(example, tmp_path, capsys):
     assert example.main(["--epochs", "2", "--dtype", "float64", "--plot", str(path)]) == 0
     assert path.read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
+    epochs = re.findall(
+        r"^epoch (\d) of 2: float64, loss \d\.\d+, accuracy \d+.\d %$", printed, re.M
+    )
+    assert epochs == ["1", "2"]
     accuracy = re.search(r"test accuracy (\d+\.\d\d) %, epoch 2", printed)
     assert float(accuracy[1]) > 80
     for dtype in DATA_DTYPES:
