@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
@@ -98,6 +99,16 @@ def available_isas() -> tuple[str, ...]:
     'baseline'
     """
     return _core._available_isas()
+
+
+def _spelled(isa: str) -> str:
+    """A level with its instruction set: ``v4 (AVX-512)``."""
+    import platform
+
+    least = {"x86_64": "SSE2", "amd64": "SSE2", "aarch64": "NEON", "arm64": "NEON"}
+    own = least.get(platform.machine().lower())
+    name = {"baseline": own, "v3": "AVX2", "v4": "AVX-512"}.get(isa)
+    return f"{isa} ({name})" if name else isa
 
 
 def get_isa() -> str:
@@ -389,14 +400,19 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     }
     if mode == "dicts":
         return config
-    width = max(map(len, config))
-    for key, value in config.items():
+    levels = tuple(map(_spelled, available_isas()))
+    shown = {**config, "isa": _spelled(get_isa()), "available_isas": levels}
+    width = max(map(len, shown))
+    for key, value in shown.items():
         print(
             f"{key:<{width}}  {', '.join(map(str, value)) if isinstance(value, tuple) else value}"
         )
     return None
 
 
+if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # While the package is imported, Ctrl-C ends the command without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 if not TYPE_CHECKING:
     _core, _WAIT_SET_BY = _load_core()
 _FORCED_ISA, _KEPT_BY_DEFAULT = _read_environment()

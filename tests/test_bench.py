@@ -1,5 +1,7 @@
 """bn-ext bench: what it measures, prints and writes, and its problems and peers."""
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -17,7 +19,7 @@ from fake_peers import FAKE
 from bn_ext import _core
 from bn_ext._bench import peers, problems, table, timing
 from bn_ext._bench.problems import Case, Problem
-from bn_ext._cli import bench, commands, usage
+from bn_ext._cli import bench, commands, progress, usage
 
 BRIEFLY = ["--seconds", "1e-9"]
 
@@ -116,11 +118,8 @@ def test_the_table_fits_80_columns_and_says_all(names):
 
 
 def row_of(*facts):
-    packages = timing.packages_of({})
-    try:
+    with timing.packages_of({}) as packages:
         return timing.row(Case(*facts), packages, 1e-9, print)
-    finally:
-        packages["bn_ext"].end()
 
 
 def test_bytes_of_an_operation():
@@ -149,8 +148,8 @@ def test_json_to_standard_output(capsys, monkeypatch, tmp_path):
 def test_a_full_disk_is_named(capsys):
     some = ["bench", "--shapes", "4x4", *BRIEFLY, "--peers", "--json", "/dev/full"]
     status, _, err = run(capsys, *some)
-    message = "bn-ext bench: --json /dev/full: cannot be written (No space left on device)\n"
-    assert (status, err) == (2, message)
+    message = "\nbn-ext bench: --json /dev/full: cannot be written (No space left on device)\n"
+    assert (status, err[-len(message) :]) == (2, message)
 
 
 @pytest.mark.parametrize("after", [0, 2])
@@ -172,7 +171,8 @@ def test_bench_keeps_what_it_has(capsys, monkeypatch, tmp_path, error, status, l
         capsys, "bench", "--shapes", "4x4", "5x5", "6x6", *BRIEFLY, "--peers", "--json", str(path)
     )
     assert found == status
-    assert err == f"{after} of 3 rows were measured\n{last}\n"
+    rows = [f"{k} of 3: {3 + k}x{3 + k}, backward, float32, NXC, behind pass" for k in (1, 2, 3)]
+    assert err.splitlines() == [*rows[: after + 1], f"{after} of 3 rows were measured", last]
     assert sum(line.startswith(("4x4 ", "5x5 ", "6x6 ")) for line in out.splitlines()) == after
     assert path.exists() == bool(after)
     if after:
@@ -192,6 +192,68 @@ def test_ctrl_c_ends_all_processes_in_a_sentence():
     assert bench.returncode == 130
     assert err.endswith("interrupted\n")
     assert "Traceback" not in err
+    with pytest.raises(ProcessLookupError):
+        os.killpg(bench.pid, 0)  # not even a dead one is left that nobody waits for
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_a_terminal_gets_a_bar(monkeypatch, rich):
+    if rich:
+        pytest.importorskip("rich")
+    else:
+        monkeypatch.setitem(sys.modules, "rich.console", None)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    found, shown = [], sys.stderr
+    with contextlib.suppress(KeyboardInterrupt):
+        for item in progress.counted("abc", "row {}".format):
+            found.append(item)
+            if item == "b":
+                raise KeyboardInterrupt
+    text = shown.getvalue()
+    assert found == ["a", "b"]
+    if rich:
+        assert "row b" in text
+        assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back
+        assert sys.stderr is shown
+    else:
+        assert text == "1 of 3: row a\n2 of 3: row b\n"
+
+
+def test_what_is_left_out_is_said(capsys, monkeypatch):
+    rows = [((4, 3, 2), ("NXC",), "crop"), ((5, 3, 2), ("NCX",), "crop")]
+    monkeypatch.setitem(problems.SETS, "views", rows)
+    some = ["bench", "--sets", "views", "--shapes", "4x4", "--layouts", "NCX", *BRIEFLY, "--peers"]
+    status, out, err = run(capsys, *some)
+    assert status == 0
+    left, *measured = err.splitlines()
+    assert left == "4x3x2 crop of views: left out, it is timed in NXC alone"
+    assert [line.partition(",")[0] for line in measured] == ["1 of 2: 5x3x2 crop", "2 of 2: 4x4"]
+    assert re.findall("^(5x3x2 crop|4x4) ", out, re.M) == ["5x3x2 crop", "4x4"]
+
+
+def test_plot(capsys, fake, tmp_path):
+    pytest.importorskip("matplotlib")
+    some = ["bench", "--shapes", "4x4", "4x3x2", *BRIEFLY, "--peers", "twice", "nothing"]
+    status, out, _ = run(capsys, *some, "--plot", str(tmp_path / "a.svg"))
+    assert status == 0
+    assert out.endswith(f"picture: {tmp_path / 'a.svg'}\n")
+    svg = (tmp_path / "a.svg").read_text()
+    for text in ("bn_ext", "twice", "4x4", "4x3x2", "layout: NCX"):
+        assert f"<!-- {text}" in svg or f", {text}" in svg
+    assert "nothing" not in svg
+
+
+def test_a_picture_needs_matplotlib(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    status, _, err = run(capsys, "bench", "--plot", "a.png")
+    assert status == 2
+    assert err == "bn-ext bench: --plot needs matplotlib: python -m pip install matplotlib\n"
 
 
 def test_files_are_tried_before_measuring(tmp_path):

@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -58,6 +59,8 @@ def test_help_names_every_command_and_exit_status(capsys):
         (["bench", "--json", "no/such/folder/x.json"], "No such file or directory"),
         (["bench", "--json", "."], "--json .: cannot be written (Is a directory)"),
         (["bench", "--json", "x" * 300], "File name too long"),
+        (["bench", "--plot", "no/such/folder/x.png"], "No such file or directory"),
+        (["bench", "--plot", "x.foo"], "--plot: expected a file name that ends in "),
         (["info", "--with", "no_such_module"], "--with no_such_module: cannot be imported"),
         (["info", "--with", ""], "--with '': cannot be imported (Empty module name)"),
         (["info", "--with", ".."], "--with ..: cannot be imported"),
@@ -138,6 +141,18 @@ def test_interrupted_while_python_imports(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no signals of this kind here")
+@pytest.mark.parametrize("command", [True, False])
+def test_interrupted_while_the_package_is_imported(tmp_path, command):
+    """The command has no traceback; a program that imports bn_ext keeps its own handler."""
+    (tmp_path / "numpy.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
+    what = ["-m", "bn_ext", "info"] if command else ["-c", "import bn_ext"]
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = python("-P", *what, PYTHONPATH=path)
+    assert (done.returncode, done.stdout) == (-signal.SIGINT, "")
+    assert ("Traceback" in done.stderr) != command
+
+
 def test_the_reader_closes_the_pipe():
     code = "import sys; from bn_ext._cli import main; sys.exit(main(['info']))"
     read, write = os.pipe()
@@ -187,7 +202,7 @@ def test_no_memory_and_no_disk_are_sentences(capsys, monkeypatch, error, message
     monkeypatch.setattr(bench, "row", fail)
     status, _, err = run(capsys, "bench", "--shapes", "4x4")
     assert status == 2
-    assert err == f"0 of 1 rows were measured\nbn-ext bench: {message}\n"
+    assert err.endswith(f"\n0 of 1 rows were measured\nbn-ext bench: {message}\n")
 
 
 # ---- info -------------------------------------------------------------------

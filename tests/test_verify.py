@@ -58,7 +58,7 @@ def test_digests_are_the_known_ones(isa, num_threads):
 def test_the_command_passes(capsys):
     status, out, _ = run(capsys, "verify")
     assert status == 0
-    levels = re.findall(r"(\w+): (\d+) digests", out)
+    levels = re.findall(r"(\w+) \(.*\): (\d+) digests", out)
     assert [isa for isa, _ in levels] == list(bn_ext.available_isas())
     bfloat16 = importlib.util.find_spec("ml_dtypes") is not None
     assert {int(found) == 48 for _, found in levels} == {bfloat16}

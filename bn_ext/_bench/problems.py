@@ -110,6 +110,11 @@ class Case:
     behind: Behind = "nothing"
     set: str = ""
 
+    def __str__(self) -> str:
+        shape = f"{'x'.join(map(str, self.shape))} {self.view}".strip()
+        threads = f", {self.threads} threads" if self.threads else ""
+        return f"{shape}, {self.op}, {self.dtype}, {self.layout}{threads}, behind {self.behind}"
+
 
 def cases_of(
     rows: Iterable[tuple[str, Row]],

@@ -1,22 +1,34 @@
 """Rows as text: a table for each kind of call, below a line that says what its rows share."""
 
 import statistics
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator
 
 from bn_ext._bench.timing import Row
 
-__all__ = ["cells", "table"]
+__all__ = ["by_kind", "cells", "shape_of", "table"]
 
 #: What the rows of one table have in common.
 FACTS = ("op", "dtype", "layout", "threads", "behind")
+
+
+def by_kind(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """{what these rows have in common: rows}"""
+    kinds: dict[str, list[Row]] = {}
+    for r in rows:
+        facts = ", ".join(f"{name}: {r[name]}" for name in FACTS)
+        kinds.setdefault(facts.removeprefix("op: "), []).append(r)
+    return kinds
+
+
+def shape_of(r: Row) -> str:
+    return f"{'x'.join(map(str, r['shape']))} {r['view']}".strip()
 
 
 def cells(r: Row, peers: Collection[str]) -> dict[str, str]:
     """The cells of a row: {name: text}."""
     times = r["medians"]
     return {
-        "N, C, ...": f"{'x'.join(map(str, r['shape']))} {r['view']}".strip(),
+        "N, C, ...": shape_of(r),
         "used": str(r["threads_used"]),
         "ms": f"{1e3 * times['bn_ext']:.4f}",
         "shortest": f"{1e3 * r['shortest']['bn_ext']:.4f}",
@@ -37,14 +49,9 @@ def mean(rows: list[Row], name: str) -> str:
 
 def table(rows: list[Row], peers: Collection[str]) -> Iterator[str]:
     """Lines of text, which fit a terminal of 80 columns with NumPy and torch."""
-    kinds: dict[tuple[Any, ...], list[Row]] = {}
-    for r in rows:
-        kinds.setdefault(tuple(r[name] for name in FACTS), []).append(r)
-    for kind, mine in kinds.items():
-        if kind is not next(iter(kinds)):
-            yield ""
-        op, *facts = (f"{name}: {value}" for name, value in zip(FACTS, kind, strict=True))
-        yield ", ".join([op.removeprefix("op: "), *facts])
+    for number, (facts, mine) in enumerate(by_kind(rows).items()):
+        yield from [""] * (number > 0)
+        yield facts
         found = [cells(r, peers) for r in mine]
         lines = [list(found[0]), *(list(line.values()) for line in found)]
         if peers:

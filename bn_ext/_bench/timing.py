@@ -8,9 +8,11 @@ import signal
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from multiprocessing import resource_tracker
 from typing import Any
 
 import numpy as np
@@ -124,12 +126,26 @@ class Package:
         return found
 
     def end(self) -> None:
-        self.process.shutdown(wait=False, cancel_futures=True)
+        self.process.shutdown(cancel_futures=True)
 
 
-def packages_of(peers: Mapping[str, Peer]) -> dict[str, Package]:
-    """bn_ext and these peers; each has to be ended."""
-    return {name: Package(peer) for name, peer in {"bn_ext": bn_ext_call, **peers}.items()}
+@contextmanager
+def packages_of(peers: Mapping[str, Peer]) -> Iterator[dict[str, Package]]:
+    """bn_ext and these peers. At the end, no process of theirs is left."""
+    found = {name: Package(peer) for name, peer in {"bn_ext": bn_ext_call, **peers}.items()}
+    try:
+        yield found
+    except BaseException:
+        for process in multiprocessing.active_children():
+            process.terminate()  # a call may take seconds
+        raise
+    finally:
+        for package in found.values():
+            package.end()
+        # Python has started a process for the others that older versions leave behind.
+        if not multiprocessing.active_children():
+            with suppress(AttributeError):
+                resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
 
 
 def row(case: Case, packages: dict[str, Package], seconds: float, skipped: Skipped) -> Row:

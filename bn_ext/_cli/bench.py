@@ -1,8 +1,8 @@
 """`bn-ext bench`: measure rows on this machine, show them as a table, write them to a file."""
 
 import argparse
+import importlib.util
 import json
-import multiprocessing
 import shutil
 import sys
 import textwrap
@@ -14,33 +14,57 @@ from typing import Any
 import bn_ext
 from bn_ext import _core
 from bn_ext._bench.peers import OF_VIEWS, PEERS, Peer
+from bn_ext._bench.picture import draw
 from bn_ext._bench.problems import BEHIND, DTYPES, LAYOUTS, OPS, SETS, Case, cases_of, dtype_of
 from bn_ext._bench.table import table
 from bn_ext._bench.timing import Row, packages_of, row
+from bn_ext._cli.progress import counted
 from bn_ext._cli.usage import (
     UsageError,
     as_seconds,
     as_shape,
     as_whole,
+    demand_picture,
     demand_writable,
     writing,
 )
+from bn_ext._runtime import _spelled
 
-__all__ = ["BENCH", "add_options", "bench", "measured"]
+__all__ = ["BENCH", "WORDS", "add_options", "bench", "measured"]
 
-BENCH = """Time bn_ext on this CPU, next to the NumPy formula and torch, as programs call them: each
-package in a process of its own, with its default threads, every call behind other work of NumPy
-(--behind): a pass over a million elements, a product of 256 x 256, or nothing. The processes take
-turns. torch is left out if it is not installed or does not have the operation. Operations (--op):
-backward is the gradient, backward-frozen the gradient with frozen statistics, backward-frozen-src
-its diff_src alone; training and inference are forward passes; relu and add mean a fused ReLU and
-addition; double-backward is the gradient of the gradient. The set views has tensors with gaps: crop
-(without a border), step (every other sample), flip, half (of the channels); its column dense is
-bn_ext on dense arrays, copied the same after NumPy copied the views. Other columns: used is the
-number of threads that took part in a call. ms is the median time of a call, shortest the shortest,
-in ms; it is much less than the median if other programs are running. GB/s is the bytes read and
-written, each tensor counted once, divided by the median. A peer's column gives its median as a
-multiple of bn_ext's. If interrupted, the command shows and writes what was measured so far."""
+BENCH = """Time bn_ext on this CPU, next to the NumPy formula and torch.
+
+Calls are timed as programs make them: each package in a process of its own,
+with its default threads, every call behind other work of NumPy (--behind): a
+pass over a million elements, a product of 256 x 256, or nothing. The processes
+take turns. torch is left out if it is not installed or does not have the
+operation. If interrupted, the command shows and writes what was measured."""
+
+WORDS = """operations (--op):
+  backward             the gradient
+  backward-frozen      with frozen statistics
+  backward-frozen-src  with frozen statistics, diff_src alone
+  backward-relu        through a ReLU
+  training             the forward pass in training
+  training-relu        with a ReLU
+  inference            the forward pass in inference
+  inference-add-relu   with an addition and a ReLU
+  double-backward      the gradient of the gradient
+
+tensors with gaps (--sets views):
+  crop                 without a border
+  step                 every other sample
+  flip                 in reverse order
+  half                 half of the channels
+
+columns:
+  used                 threads that took part in a call
+  ms                   median time of a call
+  shortest             shortest time; much less if other programs are running
+  GB/s                 bytes read and written, each tensor once, per median
+  numpy, torch         the package's median as a multiple of bn_ext's
+  dense                the same of bn_ext on dense arrays instead of views
+  copied               the same of bn_ext on such arrays, after NumPy copied"""
 
 NOTE = "ms: median time of a call; shortest: the shortest, in ms"
 PEER_NOTE = "; {}: median as a multiple of bn_ext's"
@@ -93,20 +117,17 @@ def measured(
             said.add((name, why))
             print(f"{name}: {why}", file=sys.stderr)
 
+    for name, (shape, own, view) in named:
+        if not {*own} & {*options.layouts}:
+            text = f"{'x'.join(map(str, shape))} {view} of {name}: left out, it is timed in "
+            print(f"{text}{', '.join(own)} alone", file=sys.stderr)
     rows: list[Row] = []
-    packages = packages_of(chosen)
     try:
-        for case in cases:
-            if sys.stderr.isatty():
-                print(f"{len(rows)} of {len(cases)} rows", end="\r", file=sys.stderr)
-            rows.append(row(case, packages, options.seconds, skipped))
+        with packages_of(chosen) as packages:
+            for case in counted(cases):
+                rows.append(row(case, packages, options.seconds, skipped))
     except (KeyboardInterrupt, MemoryError, OSError) as error:
-        for process in multiprocessing.active_children():
-            process.terminate()  # a call may take seconds
         return cases, rows, error
-    finally:
-        for package in packages.values():
-            package.end()
     return cases, rows, None
 
 
@@ -120,12 +141,17 @@ def demand_what_it_needs(options: argparse.Namespace) -> None:
             raise UsageError(message) from None
     if options.json not in (None, "-"):
         demand_writable("--json", Path(options.json))
+    if options.plot:
+        if not importlib.util.find_spec("matplotlib"):
+            raise UsageError("--plot needs matplotlib: python -m pip install matplotlib")
+        demand_picture("--plot", Path(options.plot))
 
 
 def report(rows: list[Row], facts: dict[str, Any], options: argparse.Namespace) -> None:
     """The table, and the file that was asked for."""
     config = facts["config"]
-    title = f"{config['processor']}, {config['isa']}, bn_ext {config['version']}, {facts['date']}"
+    title = f"{config['processor']}, {_spelled(config['isa'])}"
+    title += f", bn_ext {config['version']}, {facts['date']}"
     shown = list(dict.fromkeys(name for r in rows for name in r["medians"] if name != "bn_ext"))
     stream = sys.stderr if options.json == "-" else sys.stdout
     width = shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize
@@ -138,6 +164,10 @@ def report(rows: list[Row], facts: dict[str, Any], options: argparse.Namespace) 
         with writing("--json", Path(options.json)):
             Path(options.json).write_text(text + "\n")
         print(f"written: {options.json}", file=stream)
+    if options.plot:
+        with writing("--plot", Path(options.plot)):
+            draw(rows, title, options.plot)
+        print(f"picture: {options.plot}", file=stream)
 
 
 def bench(options: argparse.Namespace) -> int:

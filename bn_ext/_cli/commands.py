@@ -8,7 +8,7 @@ from typing import Any
 
 import bn_ext
 from bn_ext._bench.peers import PEERS
-from bn_ext._cli.bench import BENCH, add_options, bench
+from bn_ext._cli.bench import BENCH, WORDS, add_options, bench
 from bn_ext._cli.info import INFO, info
 from bn_ext._cli.usage import UsageError
 from bn_ext._cli.verify import VERIFY, verify
@@ -40,23 +40,28 @@ def parser() -> Parser:
     top.add_argument("-V", "--version", action="version", version=f"bn_ext {bn_ext.__version__}")
     commands = top.add_subparsers(dest="command", metavar="{info,verify,bench}")
 
-    def add_command(run: Callable[..., int], said: str, description: str) -> Any:
-        command = commands.add_parser(run.__name__, help=said, description=description)
+    def add_command(run: Callable[..., int], said: str, **more: Any) -> Any:
+        command = commands.add_parser(run.__name__, help=said, **more)
         command.set_defaults(run=run)
         return command.add_argument
 
-    add = add_command(info, "show the build, the CPU and the threads in use", INFO)
+    add = add_command(info, "show the build, the CPU and the threads in use", description=INFO)
     add("--json", action="store_true", help="print it as JSON")
     add("--with", dest="together_with", nargs="+", default=[], metavar="MODULE",
         help="import these first, to see which OpenMP runtimes they load")  # fmt: skip
 
-    add_command(verify, "check that results have the same bits as on other CPUs", VERIFY)
+    same = "check that results have the same bits as on other CPUs"
+    add_command(verify, same, description=VERIFY)
 
-    add = add_command(bench, "time bn_ext on this CPU, next to NumPy and torch", BENCH)
+    add = add_command(
+        bench, "time bn_ext on this CPU, next to NumPy and torch", description=BENCH, epilog=WORDS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     add_options(add, PEERS)
     add("--json", metavar="FILE",
         help="write the measurements to FILE as JSON; with -, to standard output, and the table "
         "to standard error")  # fmt: skip
+    add("--plot", metavar="FILE", help="draw the medians to FILE, such as bench.png")
     return top
 
 

@@ -9,7 +9,15 @@ from pathlib import Path
 
 from bn_ext._bench.problems import Shape
 
-__all__ = ["UsageError", "as_seconds", "as_shape", "as_whole", "demand_writable", "writing"]
+__all__ = [
+    "UsageError",
+    "as_seconds",
+    "as_shape",
+    "as_whole",
+    "demand_picture",
+    "demand_writable",
+    "writing",
+]
 
 
 class UsageError(Exception):
@@ -77,3 +85,16 @@ def demand_writable(option: str, path: Path) -> None:
         path.open("ab").close()
     if not existed:
         path.unlink()
+
+
+def demand_picture(option: str, path: Path) -> None:
+    """Likewise, if matplotlib cannot write such a file."""
+    from matplotlib.figure import Figure
+
+    endings = Figure().canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in endings:
+        raise UsageError(
+            f"{option}: expected a file name that ends in {', '.join(endings)}, "
+            f"got {shown(str(path))}"
+        )
+    demand_writable(option, path)

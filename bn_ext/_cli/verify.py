@@ -5,11 +5,13 @@ import time
 
 import bn_ext
 from bn_ext import _verify
+from bn_ext._runtime import _spelled
 
 __all__ = ["VERIFY", "verify"]
 
-VERIFY = """At every level of this CPU, compare whole calls, of every way to split a problem, with
-digests that are the same on every machine; then the process's floating-point mode."""
+VERIFY = """Check that results have the same bits here as on every other machine. At each
+instruction-set level of this CPU, whole calls of every kind are compared with known digests, in a
+few seconds. The floating-point mode of the process is checked, too."""
 
 REPORT = "This breaks the promise of equal bits: please report it, and what `bn-ext info` says."
 
@@ -24,13 +26,13 @@ def wrong() -> str:
         found = _verify.digests(isa)
         if found != known:
             differ, right = dict(found.items() - known.items()), dict(known.items() - found.items())
-            return f"{isa}: digests of whole calls: {differ}, expected {right}"
-        print(f"{isa:>8}: {len(found)} digests correct{missing}", flush=True)
+            return f"{_spelled(isa)}: digests of whole calls: {differ}, expected {right}"
+        print(f"{_spelled(isa):>15}: {len(found)} digests correct{missing}", flush=True)
     return ""
 
 
 def verify(_: argparse.Namespace) -> int:
-    print(f"bn_ext {bn_ext.__version__}, levels: {', '.join(bn_ext.available_isas())}", flush=True)
+    print(f"bn_ext {bn_ext.__version__}", flush=True)
     start = time.perf_counter()
     try:
         fault = wrong()

@@ -8,10 +8,13 @@ For many lengths, alignments, numbers of rows and kinds of values. It ends at th
 
 import argparse
 import sys
+from itertools import product
 from pathlib import Path
 
 import bn_ext
 from bn_ext import _verify
+from bn_ext._cli.progress import counted
+from bn_ext._runtime import _spelled
 
 sys.path.append(str(Path(__file__).parent.parent))
 from oracle.dtypes import DTYPES
@@ -36,15 +39,14 @@ def main() -> int:
         print_digests()
         return 0
     seed = options.seed
-    print(f"bn_ext {bn_ext.__version__}, levels: {', '.join(bn_ext.available_isas())}", flush=True)
-    for isa in bn_ext.available_isas():
-        for dtype in DTYPES.values():
-            try:
-                runs = check_kernels(isa, dtype, seed)
-            except WrongBitsError as error:
-                print(f"WRONG (seed {seed}): {error}")
-                return 1
-            print(f"{isa:>8}: {runs} kernel runs of {dtype.name} correct", flush=True)
+    print(f"bn_ext {bn_ext.__version__}", flush=True)
+    for isa, name in counted([*product(bn_ext.available_isas(), DTYPES)], " ".join, lines=False):
+        try:
+            runs = check_kernels(isa, DTYPES[name], seed)
+        except WrongBitsError as error:
+            print(f"WRONG (seed {seed}): {error}")
+            return 1
+        print(f"{_spelled(isa):>15}: {runs} kernel runs of {name} correct", flush=True)
     print("every bit as promised")
     return 0
 
