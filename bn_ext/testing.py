@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 import bn_ext
 from bn_ext import _core
 from bn_ext._bench.problems import dtype_of
+from bn_ext._names import refuses_other_names
 from bn_ext._typing import Array, DataFormat
 
 __all__ = ["check_backward"]
@@ -18,6 +19,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
+@refuses_other_names
 def check_backward(
     function: Callable[..., Any],
     src: Array | None = None,
@@ -27,7 +29,7 @@ def check_backward(
     gamma: ArrayLike | None = None,
     *,
     shape: tuple[int, ...] | None = None,
-    dtype: DTypeLike = np.float32,
+    dtype: DTypeLike = "float32",
     data_format: DataFormat | None = None,
     epsilon: float = 1e-5,
     seed: int = 0,
@@ -36,7 +38,7 @@ def check_backward(
     """Assert that a function computes the gradient of batch normalization in training.
 
     The function is compared with `bn_ext.batch_norm_backward` on the same arrays as float64, with
-    exact sums. Arrays that are not given are made.
+    exact sums.
 
     Parameters
     ----------
@@ -44,11 +46,12 @@ def check_backward(
         Called as ``function(src, diff_dst, mean, variance, gamma, epsilon=epsilon)``. It returns
         diff_src, or a tuple of diff_src, diff_gamma and diff_beta.
     src, diff_dst : array, optional
-        The data. Made: random numbers whose sums do not cancel.
+        The data. If missing, random numbers whose sums do not cancel.
     mean, variance, gamma : array, shape (C,), optional
-        Made: the statistics of src, and random numbers; float64 for float64 data, else float32.
+        If missing, the statistics of src, and random numbers; in float64 for float64 data, else in
+        float32.
     shape, dtype : optional
-        Those of src if it is made: any shape, and float32, float16, bfloat16 or float64.
+        Those of a random src; float32, float16, bfloat16 or float64.
     data_format : {"NXC", "NCX"}, optional
         As for `bn_ext.batch_norm_backward`.
     epsilon : float, optional
@@ -56,10 +59,10 @@ def check_backward(
     seed : int, optional
         Seed of the random numbers.
     limit : float, optional
-        Largest error, in units of ``2**-24`` (float64 data: ``2**-53``) times the channel's scale.
-        The scale of diff_src is its largest sum of three terms, all taken as absolute values; that
-        of diff_gamma and of diff_beta is the sum of the absolute values of their terms. In
-        addition, a result may be off by half a unit in the last place of its own dtype.
+        The largest error, in units of ``2**-24`` (float64 data: ``2**-53``) times the channel's
+        scale. The scale of diff_src is the largest sum of its three terms' absolute values; those
+        of diff_gamma and diff_beta are the sums of their terms' absolute values. Half a unit in the
+        last place of the result's dtype is added.
 
     Raises
     ------

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import bn_ext
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
+from bn_ext.testing import check_backward
 
 x32, v32 = np.ones((8, 3), np.float32), np.ones(3, np.float32)
 x64, v64 = np.ones((8, 3)), np.ones(3)
@@ -173,6 +174,8 @@ assert_type(ngraph.batch_norm_inference(x3, v32, v32, v32, v32, epsilon=1e-5), N
 # Functions about the process.
 isa: str = bn_ext.get_isa()
 isas: tuple[str, ...] = bn_ext.available_isas()
+check_backward(bn_ext.batch_norm_backward, x32, mean=v32, limit=9)
+check_backward(bn_ext.batch_norm_backward, shape=(6, 3), dtype=np.float64)
 version: str = bn_ext.__version__
 
 
