@@ -68,6 +68,10 @@ GROUPS = {
             ],
         },
     ),
+    "Checking your own kernel": (
+        "`import bn_ext.testing`: [how it is used](howto/reference_for_kernels.md).",
+        {"bn_ext.testing": ["check_backward"]},
+    ),
     "The process": (
         "[Memory](howto/memory.md), [threads](howto/threads.md).",
         {"bn_ext": ["show_config", "keep_memory", "get_isa", "available_isas"]},
