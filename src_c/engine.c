@@ -463,7 +463,7 @@ static bn_schedule schedule_of(engine *e, int threads) {
  * operands twice and writes one. A channel costs as much as OF_CHANNEL more elements, or as OF_RUNS
  * if its runs have several elements (measured). */
 static int64_t worth_of(const bn_problem *p, const bn_passes *passes) {
-    enum { OF_CHANNEL = 8, OF_RUNS = 150, OF_GRADIENT = 5 };
+    enum { OF_CHANNEL = 8, OF_RUNS = 64, OF_GRADIENT = 5 };
     const formula_needs *sum = &passes->needs[SUM], *write = &passes->needs[WRITE];
     const unsigned summed = passes->sums ? sum->reads : 0;
     const unsigned read = passes->writes && !passes->fused ? write->reads : 0;

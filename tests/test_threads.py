@@ -76,12 +76,12 @@ def test_gil_is_released(rng, case):
     ("shape", "data_format", "worth"),
     [
         ((100, 64), "NXC", 1),
-        ((3_990, 49), "NXC", 1),
-        ((4_010, 49), "NXC", 4),
-        ((1, 20_000), "NXC", 1),  # a channel counts as eight more elements
-        ((1, 22_000), "NXC", 4),
-        ((1, 1_024, 6, 6), "NCX", 1),  # and with channels first, as 150
-        ((1, 1_024, 7, 7), "NCX", 4),
+        ((7_990, 49), "NXC", 1),
+        ((8_030, 49), "NXC", 8),
+        ((1, 43_000), "NXC", 1),  # a channel counts as eight more elements
+        ((1, 44_000), "NXC", 8),
+        ((1, 3_900, 6, 6), "NCX", 1),  # and with channels first, as 64
+        ((1, 4_000, 6, 6), "NCX", 8),
         ((16_384, 49), "NXC", 16),
     ],
 )

@@ -10,8 +10,9 @@
 /* ---- how many threads -------------------------------------------------- */
 
 /* Waking threads takes 15 to 50 us. Behind other work, that pays in a call of WORTH_THREADS
- * elements or more (measured behind NumPy's), with a thread for each ELEMENTS_PER_THREAD. */
-enum { ELEMENTS_PER_THREAD = 49152, WORTH_THREADS = 4 * ELEMENTS_PER_THREAD };
+ * elements or more (measured behind NumPy's: 200 to 600 thousand), with a thread for each
+ * ELEMENTS_PER_THREAD. */
+enum { ELEMENTS_PER_THREAD = 49152, WORTH_THREADS = 8 * ELEMENTS_PER_THREAD };
 
 /* Calls that run on several threads now. Each calling thread has a pool of its own, so by default n
  * calls at once share twice the CPUs: two still get all CPUs each, because a team that shrank and
