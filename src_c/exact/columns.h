@@ -8,7 +8,7 @@
 enum { COLUMNS = 4 }; /* few: they lie on the caller's stack */
 typedef struct {
     int64_t limb[f64_SQUARE_LIMBS][COLUMNS], flags[COLUMNS];
-    int limbs;
+    int limbs, from, end; /* limbs `from` to end - 1 and the highest determine the sums */
 } bn_columns;
 
 /* Take n columns from `first` on, and carry. Return a channel whose limbs are out of bounds for its
@@ -18,7 +18,7 @@ typedef struct {
 int64_t bn_take_columns(const int64_t *state, int limbs, int64_t channels, int64_t first, int64_t n,
                         bn_columns *b);
 
-/* A column's sum: the limbs of its magnitude, the lowest first, without zeros at either end. */
+/* A column's sum: the limbs of its magnitude, the lowest first. */
 typedef struct {
     int64_t limb[f64_SQUARE_LIMBS];
     int limbs, lowest;

@@ -70,8 +70,7 @@ static void deposit_terms(bn_exact *e, const bn_box *b, const bn_coefs *coefs, i
     bn_terms terms = {e->terms, plane, e->sums.by_runs ? b->cols : BN_STRIP, {BN_NO_RANGE}};
     e->kernels->terms[f.base][f.gate](b, coefs, &terms);
     for (int s = 0; s < BN_SUMS && e->sums.by_runs; s++) /* zeros up to whole registers */
-        memset(e->terms + (s * plane + n) * e->number_bytes, 0,
-               (size_t)(BN_STRIP * e->number_bytes));
+        memset(e->terms + (s * plane + n) * e->number_bytes, 0, BN_STRIP * sizeof(float));
     e->kernels->exact->deposit_terms(&e->sums, column, columns, &terms, b->rows);
 }
 

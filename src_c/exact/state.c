@@ -14,14 +14,27 @@ static int64_t one_of_each(int64_t flags) {
            (flags >> 40 & field ? BN_NEGATIVE_INF_FLAG : 0);
 }
 
-/* The largest value of the highest limb in a sum of `terms` terms. */
-static int64_t most_of_highest(int limbs, int64_t terms) {
-    const int shift = bn_beyond(limbs) - (bn_lowest(limbs) + BN_LIMB_BITS * (limbs - 1));
-    return shift < 0 ? terms >> -shift : terms << shift;
+/* In all columns, does a row of canonical limbs equal sign & mask? */
+static bool is_sign(const bn_columns *b, int k, int64_t mask) {
+    int64_t other = 0;
+    for (int j = 0; j < COLUMNS; j++)
+        other |= b->limb[k][j] ^ (b->limb[b->limbs - 1][j] >> 63 & mask);
+    return other == 0;
+}
+
+static void find_range(bn_columns *b) {
+    b->from = 0;
+    b->end = b->limbs - 1;
+    while (b->from < b->end && is_sign(b, b->from, 0))
+        b->from++;
+    while (b->end > b->from + 1 && is_sign(b, b->limbs - 1, -1) &&
+           is_sign(b, b->end - 1, BN_LIMB_MASK))
+        b->end--;
 }
 
 int64_t bn_take_columns(const int64_t *state, int limbs, int64_t channels, int64_t first, int64_t n,
                         bn_columns *b) {
+    const int shift = bn_beyond(limbs) - (bn_lowest(limbs) + BN_LIMB_BITS * (limbs - 1));
     const int64_t row = BN_SUMS * channels, *end = state + limbs * row;
     uint64_t carried[COLUMNS] = {0}, beyond[COLUMNS] = {0}; /* sign bit: is a limb out of bounds? */
     int64_t zeros[COLUMNS] = {0}, most[COLUMNS] = {0}, highest[COLUMNS] = {0},
@@ -36,7 +49,7 @@ int64_t bn_take_columns(const int64_t *state, int limbs, int64_t channels, int64
         b->flags[j] = end[BN_FLAGS * row + first + j];
         beyond[j] = terms == 0 && b->flags[j] ? (uint64_t)1 << 63 : 0;
         most[j] = parts * BN_LIMB_MASK;
-        highest[j] = most_of_highest(limbs, terms);
+        highest[j] = shift < 0 ? terms >> -shift : terms << shift;
         lowest[j] = -highest[j] - parts;
     }
     for (int k = 0; k < limbs; k++) {
@@ -50,6 +63,7 @@ int64_t bn_take_columns(const int64_t *state, int limbs, int64_t channels, int64
             b->limb[k][j] = (int64_t)(last ? d : d & BN_LIMB_MASK);
         }
     }
+    find_range(b);
     for (int64_t j = 0; j < n; j++)
         if (beyond[j] >> 63)
             return (first + j) % channels;
@@ -190,18 +204,11 @@ static double special_of(int64_t flags) {
 }
 
 void bn_take_magnitude(const bn_columns *b, int64_t j, bn_magnitude *m) {
-    const int64_t sign = b->limb[b->limbs - 1][j] >> 63;
-    int from = 0, end = b->limbs - 1;
-    while (from < end && b->limb[from][j] == 0)
-        from++;
-    if (b->limb[end][j] == sign) /* limbs that only repeat the sign */
-        while (end > from + 1 && b->limb[end - 1][j] == (sign & BN_LIMB_MASK))
-            end--;
     m->limbs = 0;
-    for (int k = from; k < end; k++)
+    for (int k = b->from; k < b->end; k++)
         m->limb[m->limbs++] = b->limb[k][j];
-    m->limb[m->limbs++] = end < b->limbs - 1 ? sign : b->limb[end][j];
-    m->lowest = bn_lowest(b->limbs) + BN_LIMB_BITS * from;
+    m->limb[m->limbs++] = b->limb[b->limbs - 1][j]; /* if limbs are left out, it is the sign */
+    m->lowest = bn_lowest(b->limbs) + BN_LIMB_BITS * b->from;
     m->negative = magnitude_of(m->limb, m->limbs);
     m->special = special_of(b->flags[j]);
 }
