@@ -101,8 +101,8 @@ def batch_norm_training(
     exact : bool, optional
         If True, the sums are exact and rounded once. The bits of the result then depend on the
         values alone, and data in parts gives the same bits (see `Statistics`). A
-        call takes 1.3 to 7.2 times as long, or up to 48 times with fewer than a hundred elements
-        per channel, and longer if exponents differ widely.
+        call takes 1.4 to 7 times as long, or up to 46 times with fewer than a hundred elements per
+        channel, and longer if exponents differ widely.
 
     Returns
     -------
@@ -363,8 +363,8 @@ def batch_norm_backward(
     exact : bool, optional
         If True, the sums are exact and rounded once. The bits of the result then depend on the
         values alone, and data in parts gives the same bits (see `GradientSums`). A
-        call takes 1 to 3.4 times as long, or up to 26 times with fewer than a hundred elements per
-        channel, and longer if exponents differ widely.
+        call takes 1.2 to 3.6 times as long, or up to 35 times with fewer than a hundred elements
+        per channel, and longer if exponents differ widely.
 
     Returns
     -------

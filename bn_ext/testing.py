@@ -68,7 +68,8 @@ def check_backward(
     ------
     AssertionError
         If an error is larger, or a shape is wrong, or a NaN or Inf is not where the reference has
-        one. The message shows the worst element.
+        one; the message shows the worst element. Or if the function returns neither one array nor
+        three.
     TypeError
         If neither src nor shape is given.
 
@@ -136,7 +137,12 @@ def check_backward(
             terms.max(axes, keepdims=True, initial=0), abs(dy * xhat).sum(axes), abs(dy).sum(axes)
         ]  # fmt: skip
     exponent = -53 if number is np.float64 else -24
-    results = found if isinstance(found, tuple) else (found,)
+    results = found if isinstance(found, (tuple, list)) else (found,)
+    if results is found and len(found) != len(wanted):
+        raise AssertionError(
+            f"function: expected {', '.join(wanted._fields)}, or the first alone, got {len(found)} "
+            "results"
+        )
     for name, result, right, scale in zip(wanted._fields, results, wanted, scales, strict=False):
         allowed = limit * 2.0**exponent * scale
         _compare(name, np.asarray(result), right, allowed, channel, f"{limit:g} * 2**{exponent}")

@@ -24,7 +24,8 @@ try:
     from torch.library import custom_op
 except ImportError as _error:
     raise ModuleNotFoundError(
-        f"bn_ext.torch: expected torch, got {_error!r:.200}; python -m pip install torch",
+        f"bn_ext.torch: expected torch, got {_error!r:.200}; python -m pip install torch "
+        "(a build for CPUs: --index-url https://download.pytorch.org/whl/cpu)",
         name="torch",
     ) from _error
 

@@ -151,3 +151,16 @@ def test_16_bit_results_may_be_off_by_half_a_unit():
 def test_an_array_or_a_shape_is_needed():
     with pytest.raises(TypeError, match="^check_backward: expected src or shape, got neither$"):
         check_backward(bn_ext.batch_norm_backward)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 4])
+def test_another_number_of_results_is_refused(n):
+    with pytest.raises(AssertionError, match=f"function: expected diff_src, .*, got {n} results"):
+        check_backward(lambda *_, **__: n * (np.zeros((4, 2)),), shape=(4, 2))
+
+
+def test_results_may_be_a_list():
+    def gradient(*arrays, epsilon):
+        return [*bn_ext.batch_norm_backward(*arrays, epsilon=epsilon)]
+
+    check_backward(gradient, shape=(4, 2))
