@@ -53,7 +53,7 @@ INLINE f64v doubles_of(vec v, int h) {
 }
 
 /* Cut a register of terms, or the squares of these terms, into doubles: whole grains of each anchor
- * (exact.inc), and what is left. Nothing is rounded if bn_fits says so. */
+ * (exact.inc), and what is left. Nothing is rounded if the sums' range says so (bn_added). */
 INLINE void cut_term(vec t, int h, const f64v *anchor, f64v part[TERM_PARTS]) {
     (void)h;
     part[0] = (t + anchor[0]) - anchor[0];
@@ -69,7 +69,7 @@ INLINE void cut_square(vec t, int h, const f64v *anchor, f64v part[SQUARE_PARTS]
     part[1] = upper + upper_error;
     /* Let u be anchor 2's grain, s the unit in the last place of `square`, and e that of the exact
      * square; s is 2^52 e or 2^53 e. Part 3 is what the error has below u. For two or more terms,
-     * bn_fits adds a bit for carries. If part 3 and that bit fit in 53 bits, part 3 has at most 52
+     * the range has a bit for carries. If part 3 and that bit fit in 53 bits, part 3 has at most 52
      * bits. So u is at most 2^52 e, and at most s. Then left - upper and middle_error are multiples
      * of u, and part 2, their sum, is exact. (For a single term, u may be 2 s; part 2 has bits to
      * spare.) */

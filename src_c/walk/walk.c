@@ -130,7 +130,8 @@ void bn_walk_exact_sums(const bn_walk *walk, const bn_chunk *chunk) {
     box.channels = by_runs ? walk->channels : 1;
     for (int o = 0; o < BN_OPERANDS; o++)
         box.pitch[o] = each * p->pitch[o];
-    bn_sum_exactly(&walk->scratch->exact, &box, &walk->coefs[SUM]);
+    if (rows > 0)
+        bn_sum_exactly(&walk->scratch->exact, &box, &walk->coefs[SUM]);
     if (left > 0) { /* the last row has fewer positions */
         box.at = place_in(&box, 0, rows, 0, plan->element_bytes);
         box.rows = 1;
