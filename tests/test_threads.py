@@ -82,7 +82,7 @@ def test_gil_is_released(rng, case):
         ((1, 44_000), "NXC", 8),
         ((1, 3_900, 6, 6), "NCX", 1),  # and with channels first, as 64
         ((1, 4_000, 6, 6), "NCX", 8),
-        ((16_384, 49), "NXC", 16),
+        ((24_576, 49), "NXC", 24),
     ],
 )
 def test_threads_that_a_call_is_worth(rng, shape, data_format, worth):
@@ -90,7 +90,7 @@ def test_threads_that_a_call_is_worth(rng, shape, data_format, worth):
     assert threads_used(p, data_format=data_format) == min(_core._default_threads(), worth)
     bn_ext.batch_norm_inference(p.src, p.mean, p.variance, epsilon=1, data_format=data_format)
     # Inference has two streams, a gradient five.
-    assert _core._last_call()["threads"] == min(_core._default_threads(), 6 if worth == 16 else 1)
+    assert _core._last_call()["threads"] == min(_core._default_threads(), 9 if worth == 24 else 1)
 
 
 @needs_openmp
