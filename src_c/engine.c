@@ -55,11 +55,7 @@ static size_t lay_out_channels(engine *e, char *memory) {
     return used;
 }
 
-static formula summed_formula(const engine *e) {
-    return bn_formula_of(e->operation->formulas[SUM], e->channels.problem);
-}
-
-static size_t lay_out_scratch(const engine *e, bn_scratch *s, char *memory) {
+static size_t lay_out_scratch(engine *e, bn_scratch *s, char *memory) {
     const bn_plan *plan = &e->plan;
     size_t used = 0;
     lay_out(memory, &used, 1, sizeof *s);
@@ -76,9 +72,13 @@ static size_t lay_out_scratch(const engine *e, bn_scratch *s, char *memory) {
     s->sums.group =
         lay_out(memory, &used, plan->passes->needs[SUM].sums * columns, plan->number_bytes);
     s->sums.count = plan->passes->needs[SUM].sums;
-    if (plan->passes->exact)
-        bn_lay_out_exact(&s->exact, plan->problem, summed_formula(e), plan->by_runs[SUM],
-                         exact_positions(plan), plan->channels_per_tile, memory, &used);
+    if (plan->passes->exact) {
+        const formula f = bn_formula_of(e->operation->formulas[SUM], plan->problem);
+        bn_lay_out_exact(&s->exact, plan->problem, f, plan->by_runs[SUM], exact_positions(plan),
+                         plan->channels_per_tile, memory, &used);
+        s->exact.state = &e->state;
+        s->exact.alone = e->threads == 1;
+    }
     return used;
 }
 
@@ -86,13 +86,11 @@ static void start_thread(void *engine_, void *scratch) {
     lay_out_scratch(engine_, scratch, scratch);
 }
 
-static void take_tile(engine *e, bn_scratch *scratch, int64_t from, int64_t n) {
-    bn_take_tile(&scratch->exact, &e->state, from, n, e->threads == 1);
-}
-
 /* Move the sums of the thread's last tile to the state. */
-static void end_exact(void *engine_, void *scratch) {
-    take_tile(engine_, scratch, -1, 0);
+static void end_exact(void *engine_, void *scratch_) {
+    bn_scratch *scratch = scratch_;
+    (void)engine_;
+    bn_take_tile(&scratch->exact, -1, 0);
 }
 
 /* ---- sums ---------------------------------------------------------------- */
@@ -203,15 +201,6 @@ static bn_walk walk_of(const engine *e, bn_scratch *scratch, channel_range c) {
     return walk;
 }
 
-/* Sum a chunk of these channels exactly. */
-static void sum_chunk_exactly(engine *e, bn_scratch *scratch, channel_range c, int64_t index) {
-    const bn_chunk chunk = bn_chunk_of(&e->plan.order, index);
-    bn_walk walk = walk_of(e, scratch, c);
-    take_tile(e, scratch, c.from, c.n);
-    walk.coefs[SUM] = coefs_of(e, scratch, SUM, summed_formula(e), c.from, c.n);
-    bn_walk_exact_sums(&walk, &chunk);
-}
-
 /* Sum a chunk of these channels. */
 static void sum_chunk(const engine *e, bn_scratch *scratch, base_formula base, channel_range c,
                       int64_t index) {
@@ -263,7 +252,7 @@ static void prepare_first(const engine *e, channel_range c) {
 }
 
 static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t index) {
-    engine *e = engine_;
+    const engine *e = engine_;
     const bn_plan *plan = &e->plan;
     if (pass == WRITE && plan->joint) {
         const bn_chunk chunk = joint_chunk(plan, index);
@@ -273,9 +262,7 @@ static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t i
     const channel_range c = tile_of(plan, tile);
     if (pass == SUM && prepares_own(e))
         prepare_first(e, c);
-    if (pass == SUM && plan->passes->exact)
-        sum_chunk_exactly(e, scratch, c, index);
-    else if (pass == SUM)
+    if (pass == SUM)
         sum_chunk(e, scratch, e->operation->formulas[SUM], c, index);
     if (pass == WRITE || plan->passes->fused) {
         const bn_chunk chunk = bn_chunk_of(&plan->order, index);

@@ -202,10 +202,10 @@ _Static_assert(15 * (BN_MOST_THREADS / 2 + 2) * BN_MOST_THREADS < 1 << (63 - BN_
                    BN_STRIP * BN_MOST_THREADS < 1 << (63 - BN_LIMB_BITS),
                "the state's limbs hold all that threads add");
 
-static void add_to_state(bn_exact *e, bn_accumulator *state, bool alone) {
-    bn_accumulator *a = &e->sums;
+static void add_to_state(bn_exact *e) {
+    bn_accumulator *a = &e->sums, *state = e->state;
     const int64_t all = round_up(e->columns, e->paired ? 2 * e->kernels->lanes : 1);
-    const bool in_order = alone && all == e->channels && !e->paired && !a->flagged;
+    const bool in_order = e->alone && all == e->channels && !e->paired && !a->flagged;
     e->kernels->exact->carry(a);
     touch(state, a->first < a->end ? a->first : state->limbs);
     for (int64_t x = 0; x < all; x += BN_STRIP) {
@@ -220,7 +220,7 @@ static void add_to_state(bn_exact *e, bn_accumulator *state, bool alone) {
             const int64_t *limb = a->limb + k * a->pitch + s * a->columns + x;
             int64_t *to = state->limb + k * state->pitch + s * state->columns;
             if (!in_order)
-                add_row(limb, n, channel, to, flags, alone);
+                add_row(limb, n, channel, to, flags, e->alone);
             else
                 for (int64_t j = 0; j < n; j++)
                     to[e->from + x + j] += limb[j];
@@ -230,11 +230,11 @@ static void add_to_state(bn_exact *e, bn_accumulator *state, bool alone) {
     a->flagged = false;
 }
 
-void bn_take_tile(bn_exact *e, bn_accumulator *state, int64_t from, int64_t n, bool alone) {
+void bn_take_tile(bn_exact *e, int64_t from, int64_t n) {
     if (from == e->from)
         return;
     if (e->from >= 0)
-        add_to_state(e, state, alone);
+        add_to_state(e);
     e->from = from;
     e->channels = n;
     e->columns = e->positions * e->run * n;

@@ -10,7 +10,8 @@ typedef struct {
     const bn_dtype_kernels *kernels;
     formula formula;
     int64_t element_bytes, number_bytes;
-    bn_accumulator sums;
+    bn_accumulator sums, *state;     /* all threads share the state */
+    bool alone;                      /* does no other thread add to it? */
     bool paired;                     /* do registers have even and odd columns apart? */
     int64_t most;                    /* terms of a portion */
     int64_t positions, run;          /* of a row; by runs, both are 1 */
@@ -28,13 +29,14 @@ static inline bn_kind_of_state bn_kind_of_sums(base_formula f) {
 /* A state of zeros, as an accumulator of sums by channels. */
 bn_accumulator bn_state_sums(int64_t *state, int limbs, int64_t channels);
 
-/* Room for a thread's memory. A tile has up to so many channels; its rows, so many positions. */
+/* Room for a thread's memory; state and alone are the caller's to set. A tile has up to so many
+ * channels; its rows, so many positions. */
 void bn_lay_out_exact(bn_exact *e, const bn_problem *p, formula f, bool by_runs, int64_t positions,
                       int64_t channels, char *memory, size_t *used);
 
 /* Take n channels from `from` on as the tile. If there was another one, move its sums to the state;
- * so do with from = -1. If `alone`, no other thread adds to it. */
-void bn_take_tile(bn_exact *e, bn_accumulator *state, int64_t from, int64_t n, bool alone);
+ * so do with from = -1. */
+void bn_take_tile(bn_exact *e, int64_t from, int64_t n);
 
 /* Add the sums of a box of the tile, which starts with the tile's first channel. */
 void bn_sum_exactly(bn_exact *e, const bn_box *box, const bn_coefs *coefs);

@@ -113,12 +113,8 @@ static void sum_by_columns(const bn_walk *walk, const bn_chunk *chunk) {
         keep_columns(walk);
 }
 
-void bn_walk_sums(const bn_walk *walk, const bn_chunk *chunk) {
-    (walk->plan->by_runs[SUM] ? sum_by_runs : sum_by_columns)(walk, chunk);
-}
-
 /* Exact sums need no order: a box has all rows, one after the other. */
-void bn_walk_exact_sums(const bn_walk *walk, const bn_chunk *chunk) {
+static void sum_exactly(const bn_walk *walk, const bn_chunk *chunk) {
     const bn_plan *plan = walk->plan;
     const bn_problem *p = plan->problem;
     const bool by_runs = plan->by_runs[SUM];
@@ -130,6 +126,7 @@ void bn_walk_exact_sums(const bn_walk *walk, const bn_chunk *chunk) {
     box.channels = by_runs ? walk->channels : 1;
     for (int o = 0; o < BN_OPERANDS; o++)
         box.pitch[o] = each * p->pitch[o];
+    bn_take_tile(&walk->scratch->exact, walk->from, walk->channels);
     if (rows > 0)
         bn_sum_exactly(&walk->scratch->exact, &box, &walk->coefs[SUM]);
     if (left > 0) { /* the last row has fewer positions */
@@ -138,6 +135,13 @@ void bn_walk_exact_sums(const bn_walk *walk, const bn_chunk *chunk) {
         box.cols = left * own;
         bn_sum_exactly(&walk->scratch->exact, &box, &walk->coefs[SUM]);
     }
+}
+
+void bn_walk_sums(const bn_walk *walk, const bn_chunk *chunk) {
+    const bn_plan *plan = walk->plan;
+    (plan->passes->exact  ? sum_exactly
+     : plan->by_runs[SUM] ? sum_by_runs
+                          : sum_by_columns)(walk, chunk);
 }
 
 /* ---- writes -------------------------------------------------------------- */

@@ -30,7 +30,6 @@ typedef struct {
 } bn_walk;
 
 void bn_walk_sums(const bn_walk *walk, const bn_chunk *chunk);
-void bn_walk_exact_sums(const bn_walk *walk, const bn_chunk *chunk);
 void bn_walk_writes(const bn_walk *walk, const bn_chunk *chunk);
 
 static inline bn_sums sums_from(const bn_sums *sums, int64_t column) {
