@@ -9,6 +9,7 @@ fuzz, with sanitizers, and soak. Other tests check that the plainest call is rig
 """
 
 import copy
+import math
 import os
 import pickle
 import sys
@@ -32,12 +33,13 @@ MOST_ELEMENTS, MOST_CHANNELS = 60_000, 600
 
 def dims(rng, axis):
     """A shape of 2 to 6 axes."""
-    found = [1 + rng.integers(rng.choice([4, 20, 300, 9000])) for _ in range(rng.integers(2, 7))]
+    longest = [4, 20, 300, 9000]
+    found = [1 + int(rng.integers(rng.choice(longest))) for _ in range(rng.integers(2, 7))]
     found[axis] = min(found[axis], MOST_CHANNELS)
-    while np.prod(found) > MOST_ELEMENTS:
-        longest = np.argmax(found)
-        found[longest] = (found[longest] + 1) // 2
-    return tuple(map(int, found))
+    while math.prod(found) > MOST_ELEMENTS:  # NumPy's product may overflow
+        most = np.argmax(found)
+        found[most] = (found[most] + 1) // 2
+    return tuple(found)
 
 
 def of_some_kind(rng, array, axis):
