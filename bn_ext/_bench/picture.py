@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from bn_ext._bench.table import by_kind, shape_of
+from bn_ext._bench.problems import shape_text
+from bn_ext._bench.table import by_kind
 from bn_ext._bench.timing import Row
 
 __all__ = ["draw"]
@@ -28,7 +29,9 @@ def draw(rows: Sequence[Row], title: str, path: str) -> None:
         panel.set_ylim(10 ** math.floor(lowest), 10 ** math.ceil(highest))  # whole decades
         panel.yaxis.set_major_formatter("{x:g}")
         panel.yaxis.set_minor_formatter("")
-        panel.set_xticks(range(len(mine)), [shape_of(r) for r in mine], fontsize=8)
+        panel.set_xticks(
+            range(len(mine)), [shape_text(r["shape"], r["view"]) for r in mine], fontsize=8
+        )
         panel.margins(x=0.1)
         panel.grid(axis="y", alpha=0.4)
         panel.set_ylabel("ms")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "BEHIND", "DTYPES", "LAYOUTS", "OPS", "SETS", "VIEWS", "Array", "Behind", "Case", "Layout",
-    "Op", "Problem", "Shape", "View", "cases_of", "dtype_of",
+    "Op", "Problem", "Shape", "View", "cases_of", "dtype_of", "shape_text",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -97,6 +97,10 @@ SETS: dict[str, list[Row]] = {
 }  # fmt: skip
 
 
+def shape_text(shape: Shape, view: str) -> str:
+    return f"{'x'.join(map(str, shape))} {view}".strip()
+
+
 @dataclass(frozen=True)
 class Case:
     """What is timed in one row. threads: None is each package's default."""
@@ -111,7 +115,7 @@ class Case:
     set: str = ""
 
     def __str__(self) -> str:
-        shape = f"{'x'.join(map(str, self.shape))} {self.view}".strip()
+        shape = shape_text(self.shape, self.view)
         threads = f", {self.threads} threads" if self.threads else ""
         return f"{shape}, {self.op}, {self.dtype}, {self.layout}{threads}, behind {self.behind}"
 

@@ -3,9 +3,10 @@
 import statistics
 from collections.abc import Collection, Iterable, Iterator
 
+from bn_ext._bench.problems import shape_text
 from bn_ext._bench.timing import Row
 
-__all__ = ["by_kind", "cells", "shape_of", "table"]
+__all__ = ["by_kind", "cells", "table"]
 
 #: What the rows of one table have in common.
 FACTS = ("op", "dtype", "layout", "threads", "behind")
@@ -20,15 +21,11 @@ def by_kind(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return kinds
 
 
-def shape_of(r: Row) -> str:
-    return f"{'x'.join(map(str, r['shape']))} {r['view']}".strip()
-
-
 def cells(r: Row, peers: Collection[str]) -> dict[str, str]:
     """The cells of a row: {name: text}."""
     times = r["medians"]
     return {
-        "N, C, ...": shape_of(r),
+        "N, C, ...": shape_text(r["shape"], r["view"]),
         "used": str(r["threads_used"]),
         "ms": f"{1e3 * times['bn_ext']:.4f}",
         "shortest": f"{1e3 * r['shortest']['bn_ext']:.4f}",

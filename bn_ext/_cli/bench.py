@@ -15,7 +15,17 @@ import bn_ext
 from bn_ext import _core
 from bn_ext._bench.peers import OF_VIEWS, PEERS, Peer
 from bn_ext._bench.picture import draw
-from bn_ext._bench.problems import BEHIND, DTYPES, LAYOUTS, OPS, SETS, Case, cases_of, dtype_of
+from bn_ext._bench.problems import (
+    BEHIND,
+    DTYPES,
+    LAYOUTS,
+    OPS,
+    SETS,
+    Case,
+    cases_of,
+    dtype_of,
+    shape_text,
+)  # fmt: skip
 from bn_ext._bench.table import table
 from bn_ext._bench.timing import Row, packages_of, row
 from bn_ext._cli.progress import counted
@@ -119,7 +129,7 @@ def measured(
 
     for name, (shape, own, view) in named:
         if not {*own} & {*options.layouts}:
-            text = f"{'x'.join(map(str, shape))} {view} of {name}: left out, it is timed in "
+            text = f"{shape_text(shape, view)} of {name}: left out, it is timed in "
             print(f"{text}{', '.join(own)} alone", file=sys.stderr)
     rows: list[Row] = []
     try:
