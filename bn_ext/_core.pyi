@@ -180,7 +180,7 @@ def _run_sum_kernel(
     dtype: str,
     name: str,
     how: str,
-    box: tuple[Any, ...],
+    boxes: list[tuple[Any, ...]],
     coefs: NDArray[np.uint8],
     stride: int,
     planes: NDArray[np.float64],

@@ -131,6 +131,10 @@ typedef struct {
     double count;
 } bn_problem;
 
+static inline int64_t bn_elements(const bn_problem *p) {
+    return p->positions * p->channels * p->run;
+}
+
 /* Nothing is written unless BN_OK is returned. One call gives the same bits as two over the same
  * arrays: reduce, then a call that is given the sums of reduce. */
 enum { BN_SUMS = 2 };

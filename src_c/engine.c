@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "arrays/place.h"
 #include "channel.h"
 #include "memory/memory.h"
 #include "threads/pool.h"
@@ -106,13 +105,17 @@ static double compensated(double sum, double compensation) {
     return isnan(sum + compensation) ? sum : sum + compensation;
 }
 
-typedef struct {
-    int64_t from, n;
-} channel_range;
+static int64_t channels_of_tile(const bn_plan *plan, int64_t tile) {
+    const int64_t each = plan->channels_per_tile;
+    return at_most(each, plan->problem->channels - tile * each);
+}
 
-static channel_range tile_of(const bn_plan *plan, int64_t tile) {
-    const int64_t from = tile * plan->channels_per_tile;
-    return (channel_range){from, at_most(plan->channels_per_tile, plan->problem->channels - from)};
+/* A chunk of these channels. */
+static bn_chunk chunk_of(const bn_plan *plan, int64_t index, int64_t from, int64_t n) {
+    bn_chunk chunk = bn_chunk_of(plan->problem, &plan->order, index);
+    chunk.channel = from;
+    chunk.channels = n;
+    return chunk;
 }
 
 /* Add up the chunks of n channels, in order. A single chunk's sums stay as they are: none is -0, so
@@ -192,54 +195,52 @@ static bn_coefs coefs_of(const engine *e, bn_scratch *s, bn_pass pass, formula f
 
 _Static_assert((int)SUM == FIRST_PASS && (int)WRITE == SECOND_PASS, "the schedule's order");
 
-static bn_walk walk_of(const engine *e, bn_scratch *scratch, channel_range c) {
-    bn_walk walk = {
-        .plan = &e->plan,
-        .scratch = scratch,
-        .kernels = e->kernels,
-        .from = c.from,
-        .channels = c.n,
-    };
-    return walk;
-}
-
-/* Sum a chunk of these channels. */
-static void sum_chunk(const engine *e, bn_scratch *scratch, base_formula base, channel_range c,
-                      int64_t index) {
+static bn_walk walk_of(const engine *e, bn_scratch *scratch, bn_pass pass, base_formula base,
+                       const bn_chunk *chunk) {
     const formula f = bn_formula_of(base, e->channels.problem);
-    const bn_sums partial = partial_of(e, index);
-    const bn_chunk chunk = bn_chunk_of(&e->plan.order, index);
-    bn_walk walk = walk_of(e, scratch, c);
-    walk.sum = f;
-    walk.kept = sums_from(&partial, c.from);
-    walk.coefs[SUM] = coefs_of(e, scratch, SUM, f, c.from, c.n);
-    bn_walk_sums(&walk, &chunk);
+    return (bn_walk){
+        .plan = &e->plan,
+        .kernels = e->kernels,
+        .scratch = scratch,
+        .formula = f,
+        .coefs = coefs_of(e, scratch, pass, f, chunk->channel, chunk->channels),
+    };
 }
 
-/* Write a chunk of these channels. */
-static void write_chunk(const engine *e, bn_scratch *scratch, channel_range c,
-                        const bn_chunk *chunk) {
+static void sum_chunk(const engine *e, bn_scratch *scratch, base_formula base,
+                      const bn_chunk *chunk, int64_t index) {
+    const bn_sums partial = partial_of(e, index);
+    bn_walk walk = walk_of(e, scratch, SUM, base, chunk);
+    walk.kept = sums_from(&partial, chunk->channel);
+    bn_walk_sums(&walk, chunk);
+}
+
+static void write_chunk(const engine *e, bn_scratch *scratch, const bn_chunk *chunk) {
     const bn_plan *plan = &e->plan;
-    const formula f = bn_formula_of(e->operation->formulas[WRITE], plan->problem);
-    bn_walk walk = walk_of(e, scratch, c);
-    walk.write = e->kernels->write[f.base][f.gate];
-    walk.coefs[WRITE] = coefs_of(e, scratch, WRITE, f, c.from, c.n);
+    bn_walk walk = walk_of(e, scratch, WRITE, e->operation->formulas[WRITE], chunk);
     /* Data this far ahead may be prefetched. On one thread, it is the next tile. */
     const int64_t ahead = plan->channels_per_tile * e->threads;
-    if (plan->passes->sums && !plan->joint && c.from + ahead + c.n <= plan->problem->channels)
-        walk.channels_ahead = ahead;
+    if (plan->passes->sums && !plan->joint &&
+        chunk->channel + ahead + chunk->channels <= plan->problem->channels)
+        walk.ahead = ahead;
     bn_walk_writes(&walk, chunk);
 }
 
 /* The rows of a joint write task, as a chunk. */
 static bn_chunk joint_chunk(const bn_plan *plan, int64_t index) {
+    const bn_problem *p = plan->problem;
     const int64_t each = plan->rows_per_write * plan->order.row_positions, from = index * each;
-    return (bn_chunk){from, at_most(each, plan->problem->positions - from), 0, plan->problem->run};
+    return (bn_chunk){
+        .position = from,
+        .positions = at_most(each, p->positions - from),
+        .channels = p->channels,
+        .n = p->run,
+    };
 }
 
-static void prepare(const engine *e, bn_pass pass, channel_range c) {
+static void prepare(const engine *e, bn_pass pass, int64_t from, int64_t n) {
     if (pass == SUM || e->passes.writes)
-        bn_for_channels(e->operation->prepare[pass], &e->channels, c.from, c.n);
+        bn_for_channels(e->operation->prepare[pass], &e->channels, from, n);
 }
 
 static bool prepares_own(const engine *e) {
@@ -247,10 +248,10 @@ static bool prepares_own(const engine *e) {
 }
 
 /* What channels need before the first pass, which writes too if it is fused. */
-static void prepare_first(const engine *e, channel_range c) {
-    prepare(e, SUM, c);
+static void prepare_first(const engine *e, int64_t from, int64_t n) {
+    prepare(e, SUM, from, n);
     if (e->passes.fused)
-        prepare(e, WRITE, c);
+        prepare(e, WRITE, from, n);
 }
 
 static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t index) {
@@ -258,25 +259,26 @@ static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t i
     const bn_plan *plan = &e->plan;
     if (pass == WRITE && plan->joint) {
         const bn_chunk chunk = joint_chunk(plan, index);
-        write_chunk(e, scratch, (channel_range){0, plan->problem->channels}, &chunk);
+        write_chunk(e, scratch, &chunk);
         return;
     }
-    const channel_range c = tile_of(plan, tile);
+    const int64_t from = tile * plan->channels_per_tile, n = channels_of_tile(plan, tile);
+    const bn_chunk chunk = chunk_of(plan, index, from, n);
     if (pass == SUM && prepares_own(e))
-        prepare_first(e, c);
+        prepare_first(e, from, n);
     if (pass == SUM)
-        sum_chunk(e, scratch, e->operation->formulas[SUM], c, index);
-    if (pass == WRITE || plan->passes->fused) {
-        const bn_chunk chunk = bn_chunk_of(&plan->order, index);
-        write_chunk(e, scratch, c, &chunk);
-    }
+        sum_chunk(e, scratch, e->operation->formulas[SUM], &chunk, index);
+    if (pass == WRITE || plan->passes->fused)
+        write_chunk(e, scratch, &chunk);
 }
 
 /* Summing data again is rare, so the thread that finishes the channels does it alone. */
-static void sum_again(const engine *e, bn_scratch *scratch, channel_range c) {
+static void sum_again(const engine *e, bn_scratch *scratch, int64_t from, int64_t n) {
     scratch->from[SUM] = -1; /* the coefficients kept there are for other channels, or outdated */
-    for (int64_t chunk = 0; chunk < e->plan.order.chunks; chunk++)
-        sum_chunk(e, scratch, e->operation->again, c, chunk);
+    for (int64_t index = 0; index < e->plan.order.chunks; index++) {
+        const bn_chunk chunk = chunk_of(&e->plan, index, from, n);
+        sum_chunk(e, scratch, e->operation->again, &chunk, index);
+    }
     scratch->from[SUM] = -1;
 }
 
@@ -285,10 +287,10 @@ static void sum_again(const engine *e, bn_scratch *scratch, channel_range c) {
  * Rows of several positions are summed as a whole. */
 enum { SUMMED_AGAIN = 64 };
 
-static void repeat_sums(const engine *e, bn_scratch *scratch, channel_range c) {
-    for (int round = 0; e->operation->must_repeat(&e->channels, c.from, c.n, round); round++) {
-        sum_again(e, scratch, c);
-        add_chunks(e, c.from, c.n);
+static void repeat_sums(const engine *e, bn_scratch *scratch, int64_t from, int64_t n) {
+    for (int round = 0; e->operation->must_repeat(&e->channels, from, n, round); round++) {
+        sum_again(e, scratch, from, n);
+        add_chunks(e, from, n);
     }
 }
 
@@ -305,22 +307,22 @@ static int64_t channels_per_part(const bn_plan *plan) {
 static void finish_part(void *engine_, void *scratch, int64_t tile, int64_t part) {
     const engine *e = engine_;
     const bn_operation *operation = e->operation;
-    const channel_range all = tile_of(&e->plan, tile);
-    const int64_t each = channels_per_part(&e->plan), first = part * each;
-    const channel_range c = {all.from + first, at_most(each, all.n - first)};
-    if (c.n <= 0)
+    const int64_t each = channels_per_part(&e->plan), before = part * each;
+    const int64_t from = tile * e->plan.channels_per_tile + before;
+    const int64_t n = at_most(each, channels_of_tile(&e->plan, tile) - before);
+    if (n <= 0)
         return; /* the last tile may be narrower */
     if (e->passes.sums) {
-        const int64_t again = e->plan.order.row_positions > 1 ? c.n : SUMMED_AGAIN;
-        add_chunks(e, c.from, c.n);
-        for (int64_t x = 0; operation->must_repeat && x < c.n; x += again)
-            repeat_sums(e, scratch, (channel_range){c.from + x, at_most(again, c.n - x)});
-        bn_for_channels(operation->refine, &e->channels, c.from, c.n);
+        const int64_t again = e->plan.order.row_positions > 1 ? n : SUMMED_AGAIN;
+        add_chunks(e, from, n);
+        for (int64_t x = 0; operation->must_repeat && x < n; x += again)
+            repeat_sums(e, scratch, from + x, at_most(again, n - x));
+        bn_for_channels(operation->refine, &e->channels, from, n);
     }
     if (!e->passes.fused)
-        prepare(e, WRITE, c);
+        prepare(e, WRITE, from, n);
     if (e->passes.writes && (e->passes.sums || e->given))
-        bn_for_channels(operation->finish, &e->channels, c.from, c.n);
+        bn_for_channels(operation->finish, &e->channels, from, n);
 }
 
 /* ---- a call ----------------------------------------------------------------- */
@@ -344,7 +346,7 @@ static void give_sums(engine *e) {
  * over all parts, if the caller gave them. */
 static void begin(const engine *e) {
     if (!prepares_own(e))
-        prepare_first(e, (channel_range){0, e->channels.channels});
+        prepare_first(e, 0, e->channels.channels);
     if (e->given)
         memcpy(e->channels.sums.plane, e->channels.problem->sums, bytes_of_sums(e));
 }
@@ -370,7 +372,7 @@ static bn_status execute_empty(engine *e) {
     lay_out_channels(e, memory);
     if (e->given && e->channels.count > 0) {
         begin(e);
-        prepare(e, WRITE, (channel_range){0, e->channels.channels});
+        prepare(e, WRITE, 0, e->channels.channels);
         bn_for_channels(e->operation->finish, &e->channels, 0, e->channels.channels);
     } else {
         for (int64_t c = 0; c < e->channels.channels; c++)

@@ -61,9 +61,9 @@ static bn_status copied(const bn_problem *p) {
     const ptrdiff_t last[] = {channels * run * size, size, channels * size};
     const bn_view from = {p->data[BN_SRC], size, 3, dims, first};
     const bn_view to = {p->data[BN_DIFF_SRC], size, 3, dims, last};
-    bn_order order;
-    bn_order_of(&from, 1, &order);
-    bn_copy_elements(&from, &to, &order, p->num_threads);
+    bn_axes axes;
+    bn_axes_of(&from, 1, &axes);
+    bn_copy_elements(&from, &to, &axes, p->num_threads);
     return BN_OK;
 }
 
@@ -118,9 +118,9 @@ static void set_shape(bn_problem *p, const shape *s, float *const data[BN_OPERAN
     bn_view views[BN_OPERANDS];
     for (int o = 0; o < BN_OPERANDS; o++)
         views[o] = (bn_view){(char *)data[o], size, 3, dims, strides};
-    bn_order order;
-    bn_order_of(&views[BN_SRC], 1, &order);
-    bn_set_axes(p, views, &order, 1);
+    bn_axes axes;
+    bn_axes_of(&views[BN_SRC], 1, &axes);
+    bn_set_axes(p, views, &axes, 1);
 }
 
 /* The arrays of a call. After it, some hold its results. */

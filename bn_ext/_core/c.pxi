@@ -134,19 +134,19 @@ cdef extern from "arrays/axes.h" nogil:
         const ptrdiff_t *shape
         const ptrdiff_t *strides
 
-    ctypedef struct bn_order:
+    ctypedef struct bn_axes:
         int n
         int axis[BN_MAX_AXES]
 
-    void bn_order_of(const bn_view *src, int channel_axis, bn_order *order)
-    c_bool bn_follows(const bn_view *view, const bn_order *order)
-    void bn_set_axes(bn_problem *p, const bn_view *views, const bn_order *order,
+    void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes)
+    c_bool bn_follows(const bn_view *view, const bn_axes *axes)
+    void bn_set_axes(bn_problem *p, const bn_view *views, const bn_axes *axes,
                      int channel_axis)
     c_bool bn_same_shape(const bn_view *a, const bn_view *b)
     c_bool bn_same_place(const bn_view *a, const bn_view *b)
     c_bool bn_overlaps_itself(const bn_view *view)
     c_bool bn_extents_meet(const bn_view *a, const bn_view *b)
-    void bn_copy_elements(const bn_view *source, const bn_view *to, const bn_order *order,
+    void bn_copy_elements(const bn_view *source, const bn_view *to, const bn_axes *axes,
                           int num_threads)
 
 
@@ -154,7 +154,7 @@ cdef extern from "kernels/kernels.h" nogil:
     enum:
         FORMULAS, GATES
         COEF_MEAN, COEF_SHIFT, COEF_SLOPE, COEF_SCALE, COEF_CROSS, COEF_BEND, COEF_OFFSET, COEFS
-        BN_ROWS, BN_GROUP, BN_STRANDS, BN_STRETCH_BYTES, BN_PAD, BN_RING_PAD
+        BN_ROWS, BN_GROUP, BN_BOXES, BN_STRANDS, BN_STRETCH_BYTES, BN_PAD, BN_RING_PAD
 
     ctypedef struct formula_needs:
         const char *name
@@ -172,10 +172,6 @@ cdef extern from "kernels/kernels.h" nogil:
         char *data[BN_OPERANDS]
         int64_t bit
 
-    ctypedef struct bn_tail:
-        int64_t repeats, cols
-        int rows
-
     ctypedef struct bn_box:
         bn_place at
         int64_t pitch[BN_OPERANDS]
@@ -183,7 +179,6 @@ cdef extern from "kernels/kernels.h" nogil:
         int64_t apart[BN_OPERANDS]
         int64_t repeats, channels, cols
         int rows
-        bn_tail tail
         int64_t ahead
         c_bool nontemporal, relu
 
@@ -201,7 +196,8 @@ cdef extern from "kernels/kernels.h" nogil:
         void *group
         int count
 
-    ctypedef void bn_sum_kernel(const bn_box *box, const bn_coefs *coefs, const bn_sums *sums)
+    ctypedef void bn_sum_kernel(const bn_box *box, int boxes, const bn_coefs *coefs,
+                                const bn_sums *sums)
     ctypedef void bn_write_kernel(const bn_box *box, const bn_coefs *coefs)
 
     ctypedef struct bn_dtype_kernels:

@@ -46,7 +46,7 @@ cdef class Call:
     cdef bint is_empty
     cdef int dtype                  # code of the data's dtype
     cdef int vector_dtype[BN_VECTORS]   # of each pinned vector
-    cdef bn_order order
+    cdef bn_axes axes
     cdef bn_problem problem
 
     def __dealloc__(self):
@@ -200,7 +200,7 @@ cdef object call(Call c, object out):
     check(c)
     if c.dry:
         return None
-    bn_order_of(&c.view[SRC], c.channel_axis, &c.order)
+    bn_axes_of(&c.view[SRC], c.channel_axis, &c.axes)
     memcpy(checked, c.array, sizeof(checked))
     try:
         return run(c, given)
@@ -261,12 +261,12 @@ cdef int state_problem(Call c) except -1:
     for role in range(BN_OPERANDS):
         walked[role] = c.view[role] if has(c, role) else walked[SRC]
         if has(c, role) and not c.is_empty and (
-            not bn_follows(&c.view[role], &c.order)
+            not bn_follows(&c.view[role], &c.axes)
             or (role == DIFF_SRC_1 and c.view[role].data == c.view[SRC].data)
         ):
             pin_new(c, COPIES + role, new_like_src(c, LEAST_KEPT))
             walked[role] = c.view[COPIES + role]
-    bn_set_axes(p, walked, &c.order, c.channel_axis)
+    bn_set_axes(p, walked, &c.axes, c.channel_axis)
     for role in range(BN_OPERANDS):
         if not has(c, role):
             p.data[role] = NULL
@@ -310,7 +310,7 @@ cdef bn_status compute(Call c) noexcept nogil:
     cdef int role
     for role in range(BN_OPERANDS):
         if has(c, COPIES + role) and not is_output(c, role):
-            bn_copy_elements(&c.view[role], &c.view[COPIES + role], &c.order, p.num_threads)
+            bn_copy_elements(&c.view[role], &c.view[COPIES + role], &c.axes, p.num_threads)
     if gated:
         status = bn_open_gate(p, c.view[WORKSPACE].data)
     if status == BN_OK:
@@ -323,5 +323,5 @@ cdef bn_status compute(Call c) noexcept nogil:
         bn_make_bits(p, NULL, c.view[WORKSPACE].data)
     for role in range(BN_OPERANDS):
         if has(c, COPIES + role) and is_output(c, role):
-            bn_copy_elements(&c.view[COPIES + role], &c.view[role], &c.order, p.num_threads)
+            bn_copy_elements(&c.view[COPIES + role], &c.view[role], &c.axes, p.num_threads)
     return status

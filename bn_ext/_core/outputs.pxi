@@ -143,16 +143,15 @@ cdef object new_array(object shape, object dtype, Call c, Py_ssize_t least):
 
 cdef object new_like_src(Call c, Py_ssize_t least):
     """An array of src's shape, dtype and memory order."""
-    cdef const bn_order *order = &c.order
     cdef int i
     cdef bint as_named = True
-    for i in range(1, order.n):
-        if order.axis[i] < order.axis[i - 1]:
+    for i in range(1, c.axes.n):
+        if c.axes.axis[i] < c.axes.axis[i - 1]:
             as_named = False
     shape, dtype = shape_of(&c.view[SRC]), DTYPE_OF_CODE[c.dtype]
     if as_named:
         return new_array(shape, dtype, c, least)
-    axes = [order.axis[i] for i in range(order.n)]
+    axes = [c.axes.axis[i] for i in range(c.axes.n)]
     axes += [axis for axis, n in enumerate(shape) if n == 1]
     permuted = []
     for axis in axes:

@@ -69,23 +69,22 @@ cdef bn_box box_of(box) except *:
     cdef bn_box b
     cdef int i
     memset(&b, 0, sizeof(b))
-    addresses, b.at.bit, pitches, steps, aparts, b.rows, b.repeats, b.channels, b.cols, *others = box
+    addresses, b.at.bit, pitches, steps, aparts, b.rows, b.repeats, b.channels, b.cols, *flags = box
     for i in range(BN_OPERANDS):
         b.at.data[i] = <char *><uintptr_t>addresses[i]
         b.pitch[i], b.step[i], b.apart[i] = pitches[i], steps[i], aparts[i]
-    if others:
-        b.tail.rows, b.tail.repeats, b.tail.cols, b.nontemporal, b.relu = others
+    if flags:
+        b.nontemporal, b.relu = flags
     b.ahead = b.nontemporal  # as for the next tile: the next channel is prefetched
     return b
 
 
-def _run_sum_kernel(isa, dtype, name, str how, box, const unsigned char[:, ::1] coefs,
+def _run_sum_kernel(isa, dtype, name, str how, boxes, const unsigned char[:, ::1] coefs,
                     int64_t stride, double[:, ::1] planes, double[:, ::1] group):
     """Run a formula's kernel that sums "columns", "short runs" or "long runs".
 
-    box: (addresses, bit, pitches, steps, aparts, rows, repeats, channels, cols), the distances by
-    operand; then, where wanted, the tail's rows, repeats and cols, nontemporal and relu. coefs:
-    (COEFS, bytes), each row `stride` numbers. planes: the sums, laid out as in kernels.h; group: an
+    boxes: one or two of (addresses, bit, pitches, steps, aparts, rows, repeats, channels, cols),
+    the distances by operand; to write, then nontemporal and relu. coefs: (COEFS, bytes), each row `stride` numbers. planes: the sums, laid out as in kernels.h; group: an
     array of the same size, as scratch memory, for columns. Nothing is checked.
     """
     cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
@@ -98,8 +97,11 @@ def _run_sum_kernel(isa, dtype, name, str how, box, const unsigned char[:, ::1] 
     )
     cdef bn_sums sums = sums_of(planes, group)
     cdef bn_coefs c = bn_coefs(&coefs[0, 0], stride, 0, BY_COLUMNS if columns else ONE_FOR_ALL)
-    cdef bn_box b = box_of(box)
-    kernel(&b, &c, &sums)
+    cdef bn_box[BN_BOXES] box
+    cdef int n = len(boxes)
+    for i in range(n):
+        box[i] = box_of(boxes[i])
+    kernel(box, n, &c, &sums)
 
 
 def _run_write_kernel(isa, dtype, name, box, const unsigned char[:, ::1] coefs,

@@ -19,64 +19,64 @@ static int sort_moving(const bn_view *view, int moving[BN_MAX_AXES]) {
     return n;
 }
 
-void bn_order_of(const bn_view *src, int channel_axis, bn_order *order) {
+void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes) {
     int moving[BN_MAX_AXES];
     sort_moving(src, moving);
-    order->n = 0;
-    order->channel_place = -1;
+    axes->n = 0;
+    axes->channel_place = -1;
     for (int axis = 0, next = 0; axis < src->ndim; axis++) {
         if (src->shape[axis] == 1)
             continue;
         const int here = src->strides[axis] == 0 ? axis : moving[next++];
         if (here == channel_axis)
-            order->channel_place = order->n;
-        order->axis[order->n++] = here;
+            axes->channel_place = axes->n;
+        axes->axis[axes->n++] = here;
     }
 }
 
-bool bn_follows(const bn_view *view, const bn_order *order) {
-    const int channel = order->channel_place;
+bool bn_follows(const bn_view *view, const bn_axes *axes) {
+    const int channel = axes->channel_place;
     ptrdiff_t next = view->itemsize;
-    int k = order->n - 1;
+    int k = axes->n - 1;
     for (; k > channel; k--) {
-        if (view->strides[order->axis[k]] != next)
+        if (view->strides[axes->axis[k]] != next)
             return false;
-        next *= view->shape[order->axis[k]];
+        next *= view->shape[axes->axis[k]];
     }
     if (channel < 0)
         return true;
-    const ptrdiff_t run = next / view->itemsize, channels = view->shape[order->axis[channel]];
-    if (view->strides[order->axis[channel]] != next && run < BN_ALWAYS_LONG)
+    const ptrdiff_t run = next / view->itemsize, channels = view->shape[axes->axis[channel]];
+    if (view->strides[axes->axis[channel]] != next && run < BN_ALWAYS_LONG)
         return false;
     next *= channels;
     const bool dense = run == 1 && channels < BN_WIDE_ENOUGH;
     for (k = channel - 1; k >= 0; k--) {
-        const ptrdiff_t here = view->strides[order->axis[k]];
+        const ptrdiff_t here = view->strides[axes->axis[k]];
         if ((k < channel - 1 || dense) && here != next)
             return false;
-        next = here * view->shape[order->axis[k]];
+        next = here * view->shape[axes->axis[k]];
     }
     return true;
 }
 
 /* ---- axes of a problem -------------------------------------------------- */
 
-void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_order *order,
+void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_axes *axes,
                  int channel_axis) {
     const bn_view *src = &views[BN_SRC];
-    const int channel = order->channel_place;
+    const int channel = axes->channel_place;
     p->positions = p->run = 1;
     p->channels = src->shape[channel_axis];
     for (int k = 0; k < channel; k++)
-        p->positions *= src->shape[order->axis[k]];
-    for (int k = channel + 1; k < order->n; k++)
-        p->run *= src->shape[order->axis[k]];
+        p->positions *= src->shape[axes->axis[k]];
+    for (int k = channel + 1; k < axes->n; k++)
+        p->run *= src->shape[axes->axis[k]];
     const int64_t run_bytes = p->run * src->itemsize;
     for (int o = 0; o < BN_OPERANDS; o++) {
         const ptrdiff_t *strides = views[o].strides;
         p->data[o] = views[o].data;
-        p->apart[o] = channel >= 0 ? strides[order->axis[channel]] : run_bytes;
-        p->pitch[o] = channel > 0 ? strides[order->axis[channel - 1]] : p->channels * run_bytes;
+        p->apart[o] = channel >= 0 ? strides[axes->axis[channel]] : run_bytes;
+        p->pitch[o] = channel > 0 ? strides[axes->axis[channel - 1]] : p->channels * run_bytes;
     }
     p->apart[BN_GATE] = p->run;
     p->pitch[BN_GATE] = p->channels * p->run;

@@ -28,19 +28,19 @@ typedef struct {
     int n;                 /* axes longer than 1 */
     int axis[BN_MAX_AXES]; /* slowest first */
     int channel_place;     /* index of the channel axis in `axis`, or -1 if it is dropped */
-} bn_order;
+} bn_axes;
 
 static inline ptrdiff_t bytes_apart(ptrdiff_t stride) {
     return stride < 0 ? -stride : stride;
 }
 
-void bn_order_of(const bn_view *src, int channel_axis, bn_order *order);
+void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes);
 
 /* Can kernels walk `view` in this order, as bn_problem wants it? */
-bool bn_follows(const bn_view *view, const bn_order *order);
+bool bn_follows(const bn_view *view, const bn_axes *axes);
 
 /* Set a problem's data and sizes, from operands of the same shape that follow this order. */
-void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_order *order,
+void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_axes *axes,
                  int channel_axis);
 
 bool bn_same_shape(const bn_view *a, const bn_view *b);
@@ -54,8 +54,7 @@ bool bn_overlaps_itself(const bn_view *view);
 
 /* Copy an array that is not empty to another of the same shape and itemsize, in this order of axes,
  * on as many threads as its size is worth (copies.c). */
-void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *order,
-                      int num_threads);
+void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_axes *axes, int num_threads);
 
 /* Do the byte ranges of the two overlap, each from its first byte to its last, gaps included? */
 bool bn_extents_meet(const bn_view *a, const bn_view *b);

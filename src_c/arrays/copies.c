@@ -134,11 +134,11 @@ static axis_pair take_last(copying *c) {
     return c->n ? c->axis[--c->n] : (axis_pair){1, 0, 0};
 }
 
-void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *order,
+void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_axes *axes,
                       int num_threads) {
     copying c = {.from = from->data, .to = to->data, .itemsize = to->itemsize};
-    for (int k = 0; k < order->n; k++) {
-        const int axis = order->axis[k];
+    for (int k = 0; k < axes->n; k++) {
+        const int axis = axes->axis[k];
         add_axis(c.axis, &c.n,
                  (axis_pair){from->shape[axis], from->strides[axis], to->strides[axis]});
     }

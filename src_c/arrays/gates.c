@@ -2,14 +2,14 @@
  *
  * Kernels read eight bytes at once, starting at the byte of any bit, so they may read a little past
  * the last bit. Therefore they get a copy, 1/32 of the size of float32 data. The copy is made in
- * blocks of whole bytes, so that threads need not wait for one another. A buffer collects the bits
+ * ranges of whole bytes, so that threads need not wait for one another. A buffer collects the bits
  * that lie apart in dst. */
 #include "arrays/gates.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "arrays/place.h"
+#include "kernels/kernels.h"
 #include "sizes.h"
 #include "threads/pool.h"
 
@@ -23,9 +23,9 @@ static void put_bits(const uint64_t *from, uint64_t *to, int64_t at, int64_t n) 
     }
 }
 
-/* ---- blocks ------------------------------------------------------------------ */
+/* ---- ranges ------------------------------------------------------------------ */
 
-enum { BLOCK = 4096, BLOCKS_AT_ONCE = 16 };
+enum { RANGE = 4096, RANGES_AT_ONCE = 16 };
 
 typedef struct {
     const bn_problem *problem;
@@ -39,33 +39,34 @@ typedef struct {
 /* Where dst has an element, counted in the order of bits. */
 static const char *element_of(const bn_problem *p, int64_t index) {
     const int64_t x = index % p->run, channel = index / p->run % p->channels;
-    return place_of(p, index / p->run / p->channels, channel, x).data[BN_DST];
+    return p->data[BN_DST] + index / p->run / p->channels * p->pitch[BN_DST] +
+           channel * p->apart[BN_DST] + x * bn_dtype_table[p->dtype].element_bytes;
 }
 
-/* Make the bits of a block: of n elements from `first` on. Bits past the last are zeros. */
-static void make_block(const making *m, int64_t first, int64_t n) {
-    uint64_t block[BLOCK / 64 + 1] = {0}, some[BLOCK / 64 + 1] = {0};
+/* Make the bits of a range: of n elements from `first` on. Bits past the last are zeros. */
+static void make_range(const making *m, int64_t first, int64_t n) {
+    uint64_t bits[RANGE / 64 + 1] = {0}, some[RANGE / 64 + 1] = {0};
     for (int64_t done = 0, here; done < n; done += here) {
         const char *at = element_of(m->problem, first + done);
         here = at_most(m->together - (first + done) % m->together, n - done);
         if (here == n) {
-            m->relu_mask(at, n, block);
+            m->relu_mask(at, n, bits);
             break;
         }
         m->relu_mask(at, here, some);
-        put_bits(some, block, done, here);
+        put_bits(some, bits, done, here);
     }
-    memcpy(m->to + first / 8, block, (size_t)bn_bytes_of_bits(n));
+    memcpy(m->to + first / 8, bits, (size_t)bn_bytes_of_bits(n));
 }
 
 static void make_some(const void *making_, int64_t index) {
     const making *m = making_;
-    const int64_t some = BLOCKS_AT_ONCE * BLOCK, from = index * some;
+    const int64_t some = RANGES_AT_ONCE * RANGE, from = index * some;
     const int64_t end = at_most(from + some, m->n);
     if (m->given)
         memcpy(m->to + from / 8, m->given + from / 8, (size_t)bn_bytes_of_bits(end - from));
-    for (int64_t first = from; !m->given && first < end; first += BLOCK)
-        make_block(m, first, at_most(BLOCK, end - first));
+    for (int64_t first = from; !m->given && first < end; first += RANGE)
+        make_range(m, first, at_most(RANGE, end - first));
 }
 
 void bn_make_bits(const bn_problem *p, const char *given, char *to) {
@@ -82,7 +83,7 @@ void bn_make_bits(const bn_problem *p, const char *given, char *to) {
         .to = to,
         .n = n,
     };
-    bn_run_pieces(p->num_threads, n, ceil_div(n, BLOCKS_AT_ONCE * BLOCK), make_some, &m);
+    bn_run_pieces(p->num_threads, n, ceil_div(n, RANGES_AT_ONCE * RANGE), make_some, &m);
 }
 
 /* ---- a problem's gate ---------------------------------------------------------- */

@@ -15,7 +15,6 @@
 
 #include <stdlib.h>
 
-#include "arrays/place.h"
 #include "memory/memory.h"
 #include "threads/pool.h"
 
@@ -139,10 +138,14 @@ void bn_sum_exactly(bn_exact *e, const bn_box *box, const bn_coefs *coefs) {
                 /* The data to prefetch: further columns, then rows, then a later channel. */
                 const bool more = x + cols < all, last = by_runs && row + rows >= box->rows;
                 const int64_t next = more ? cols : -x, down = more ? 0 : last ? -row : rows;
-                for (int o = 0; o < BN_OPERANDS; o++)
+                int64_t by[BN_OPERANDS];
+                for (int o = 0; o < BN_OPERANDS; o++) {
+                    by[o] = c * box->apart[o] + row * box->pitch[o] +
+                            x * bn_element_step(o, e->element_bytes);
                     b.step[o] = next * e->element_bytes + down * box->pitch[o] +
                                 (last && !more ? ahead * box->apart[o] : 0);
-                b.at = place_in(box, c, row, x, e->element_bytes);
+                }
+                bn_move(&b.at, by);
                 const int64_t column = by_runs ? c : x;
                 const bn_coefs own = {(const char *)coefs->column + column * e->number_bytes,
                                       coefs->stride, coefs->period, coefs->layout};

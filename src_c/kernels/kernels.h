@@ -19,20 +19,15 @@ typedef struct {
     int64_t bit;
 } bn_place;
 
-/* Rows that follow a box's repeats, another step on: fewer rows, or shorter ones. */
-typedef struct {
-    int64_t repeats, cols;
-    int rows;
-} bn_tail;
-
 /* What a kernel sums or writes: `rows` rows of `cols` contiguous elements; this `repeats` times,
  * for each of `channels` channels. Distances are in bytes; the gate's are in bits. A kernel touches
  * no byte outside of these elements.
  *
- * To sum: a block is one repeat of up to BN_ROWS rows. A box has a tail if its last blocks have
- * fewer rows. In short runs, each element keeps a column of its own until all rows are added, and
- * neither box nor tail has more than BN_GROUP repeats. For exact sums, a box has any number of rows
- * and no repeats; a portion's `step` leads to the data to prefetch.
+ * To sum: a block is one repeat of up to BN_ROWS rows. If the last blocks have fewer rows, or
+ * shorter ones, they are a second box, which follows the first; it has the same distances. In short
+ * runs, each element keeps a column of its own until all rows are added, and neither box has more
+ * than BN_GROUP repeats. For exact sums, a box has any number of rows and no repeats; a portion's
+ * `step` leads to the data to prefetch.
  *
  * To write: rows are strands, 1 or BN_STRANDS. Element i of a row belongs to column i; if
  * coefficients are a ring, columns wrap around. With `nontemporal`, whole registers bypass the
@@ -47,10 +42,23 @@ typedef struct {
     int64_t apart[BN_OPERANDS]; /* from channel to channel */
     int64_t repeats, channels, cols;
     int rows;
-    bn_tail tail;
     int64_t ahead;
     bool nontemporal, relu;
 } bn_box;
+
+/* The distance from an element to the next: of the gate, a bit. */
+static inline int64_t bn_element_step(int operand, int64_t element_bytes) {
+    return operand == BN_GATE ? 1 : element_bytes;
+}
+
+/* Move a place by a distance of each operand. Addresses are computed as integers, because operands
+ * that a pass does not touch may be NULL. */
+static inline void bn_move(bn_place *at, const int64_t by[BN_OPERANDS]) {
+    for (int o = 0; o < BN_OPERANDS; o++)
+        if (o != BN_GATE)
+            at->data[o] = (char *)((uintptr_t)at->data[o] + (uintptr_t)by[o]);
+    at->bit += by[BN_GATE];
+}
 
 /* Numbers of a ring past its period: enough for a step of spans.inc, at most four units of 32. */
 enum { BN_RING_PAD = 128 };
@@ -154,7 +162,9 @@ typedef struct {
 
 typedef void bn_terms_kernel(const bn_box *box, const bn_coefs *coefs, bn_terms *to);
 typedef void bn_strip_kernel(const bn_box *box, const bn_coefs *coefs, bn_strip *to);
-typedef void bn_sum_kernel(const bn_box *box, const bn_coefs *coefs, const bn_sums *sums);
+enum { BN_BOXES = 2 };
+typedef void bn_sum_kernel(const bn_box *box, int boxes, const bn_coefs *coefs,
+                           const bn_sums *sums);
 typedef void bn_write_kernel(const bn_box *box, const bn_coefs *coefs);
 
 typedef struct {

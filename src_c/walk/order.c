@@ -71,37 +71,34 @@ enum {
     TASKS = 64, /* of a large problem, on any machine: four for each of 16 threads */
 };
 
-static void order_channels_last(bn_sum_order *s, int64_t element_bytes) {
+static void order_channels_last(const bn_problem *p, bn_sum_order *s) {
     s->form = CHANNELS_LAST;
-    if (s->channels < BN_WIDE_ENOUGH) {
-        const int64_t unit = ROW_UNIT / greatest_common_divisor(s->channels, ROW_UNIT);
-        const int64_t units = ceil_div(ROW_COLUMNS, unit * s->channels);
-        s->row_positions = at_most(unit * units, s->positions);
+    if (p->channels < BN_WIDE_ENOUGH) {
+        const int64_t unit = ROW_UNIT / greatest_common_divisor(p->channels, ROW_UNIT);
+        const int64_t units = ceil_div(ROW_COLUMNS, unit * p->channels);
+        s->row_positions = at_most(unit * units, p->positions);
     }
-    s->rows = ceil_div(s->positions, s->row_positions);
-    const int64_t row_bytes = s->row_positions * s->channels * element_bytes;
+    s->rows = ceil_div(p->positions, s->row_positions);
+    const int64_t row_bytes =
+        s->row_positions * p->channels * bn_dtype_table[p->dtype].element_bytes;
     const int64_t share = s->rows / (TASKS * BN_ROWS);
     const int64_t strand = at_most(at_most(STRAND_BYTES / row_bytes, share), LONGEST_STRAND);
     s->chunk_rows = BN_ROWS * (at_least(strand, SHORTEST_STRAND) | 1);
 }
 
-static void order_long_runs(bn_sum_order *s, int64_t element_bytes) {
+static void order_long_runs(const bn_problem *p, bn_sum_order *s) {
     s->form = LONG_RUNS;
-    s->stretch = BN_STRETCH_BYTES / element_bytes;
+    s->stretch = BN_STRETCH_BYTES / bn_dtype_table[p->dtype].element_bytes;
     /* Chunks should be long, but a large problem needs enough tasks for many threads. */
-    const int64_t tasks = ceil_div(TASKS, s->channels);
-    const int64_t shortest = at_least(SHORTEST_CHUNK, LONGEST_CHUNK / s->positions);
-    s->chunk_run = round_up(at_least(at_most(s->run / tasks, LONGEST_CHUNK), shortest), CHUNK_UNIT);
-    s->run_chunks = ceil_div(s->run, s->chunk_run);
+    const int64_t tasks = ceil_div(TASKS, p->channels);
+    const int64_t shortest = at_least(SHORTEST_CHUNK, LONGEST_CHUNK / p->positions);
+    s->chunk_run = round_up(at_least(at_most(p->run / tasks, LONGEST_CHUNK), shortest), CHUNK_UNIT);
+    s->run_chunks = ceil_div(p->run, s->chunk_run);
 }
 
 bn_sum_order bn_sum_order_of(const bn_problem *p) {
-    const int64_t element_bytes = bn_dtype_table[p->dtype].element_bytes;
     bn_sum_order s = {
         .form = SHORT_RUNS,
-        .positions = p->positions,
-        .channels = p->channels,
-        .run = p->run,
         .row_positions = 1,
         .rows = p->positions,
         .chunk_rows = FEW_ROWS,
@@ -109,18 +106,23 @@ bn_sum_order bn_sum_order_of(const bn_problem *p) {
         .run_chunks = 1,
     };
     const int64_t most = BN_ALWAYS_LONG / LONG_POSITION;
-    const int64_t long_run = at_least(LONG_RUN, LONG_POSITION * at_most(s.positions, most));
-    if (s.run == 1)
-        order_channels_last(&s, element_bytes);
-    else if (s.run >= long_run)
-        order_long_runs(&s, element_bytes);
+    const int64_t long_run = at_least(LONG_RUN, LONG_POSITION * at_most(p->positions, most));
+    if (p->run == 1)
+        order_channels_last(p, &s);
+    else if (p->run >= long_run)
+        order_long_runs(p, &s);
     s.chunks = ceil_div(s.rows, s.chunk_rows) * s.run_chunks;
     return s;
 }
 
-bn_chunk bn_chunk_of(const bn_sum_order *s, int64_t index) {
+bn_chunk bn_chunk_of(const bn_problem *p, const bn_sum_order *s, int64_t index) {
     const int64_t each = s->chunk_rows * s->row_positions, x = index % s->run_chunks * s->chunk_run;
     const int64_t position = index / s->run_chunks * each;
-    return (bn_chunk){position, at_most(each, s->positions - position), x,
-                      at_most(s->chunk_run, s->run - x)};
+    return (bn_chunk){
+        .position = position,
+        .positions = at_most(each, p->positions - position),
+        .channels = p->channels,
+        .x = x,
+        .n = at_most(s->chunk_run, p->run - x),
+    };
 }

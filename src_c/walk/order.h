@@ -10,7 +10,6 @@ typedef enum { CHANNELS_LAST, SHORT_RUNS, LONG_RUNS } bn_form;
 
 typedef struct {
     bn_form form;
-    int64_t positions, channels, run; /* elements of a run */
     /* A row has the runs of neighboring channels at so many positions; more than 1 only with
      * CHANNELS_LAST. With long runs, a row is one channel's run. */
     int64_t row_positions;
@@ -23,11 +22,12 @@ typedef struct {
 
 bn_sum_order bn_sum_order_of(const bn_problem *p);
 
-/* The positions and the elements of a run that a task takes. */
+/* What a task takes: positions, channels and, of each run, n elements from x on. */
 typedef struct {
-    int64_t position, positions, x, n;
+    int64_t position, positions, channel, channels, x, n;
 } bn_chunk;
 
-bn_chunk bn_chunk_of(const bn_sum_order *order, int64_t index);
+/* A chunk of all channels. */
+bn_chunk bn_chunk_of(const bn_problem *p, const bn_sum_order *order, int64_t index);
 
 #endif

@@ -10,7 +10,6 @@
  */
 #include "walk/plan.h"
 
-#include "arrays/place.h"
 #include "machine.h"
 #include "sizes.h"
 
@@ -28,6 +27,7 @@ int64_t bn_bytes_read(const bn_plan *plan) {
  * the cache (measured: with NXC always, with NCX if narrow tiles had fewer than 1000 columns). If
  * nothing is summed, wide tiles are faster too, because more memory is contiguous. */
 static int64_t tile_channels(const bn_plan *plan) {
+    const bn_problem *p = plan->problem;
     const bn_sum_order *order = &plan->order;
     enum {
         LEAST_COLUMNS = 1024, /* measured: docs/how_it_is_fast.md, "Tiles" */
@@ -39,23 +39,23 @@ static int64_t tile_channels(const bn_plan *plan) {
      * long (measured). */
     enum { MOST_BYTES = 512 << 10 };
     if (order->row_positions > 1 || (!plan->passes->sums && plan->by_runs[WRITE]))
-        return order->channels;
+        return p->channels;
     /* Columns per channel; none if both passes read channels one by one. */
     const bool by_runs = plan->by_runs[SUM] && plan->by_runs[WRITE];
-    const int64_t columns = by_runs ? 0 : order->run;
-    const int64_t bytes = order->positions * order->run * bn_bytes_read(plan);
+    const int64_t columns = by_runs ? 0 : p->run;
+    const int64_t bytes = p->positions * p->run * bn_bytes_read(plan);
     int64_t width = at_most(bn_l2_bytes() / 2, MOST_BYTES) / bytes;
     if (plan->passes->exact && columns)
-        return at_least(at_most(EXACT_COLUMNS / columns, order->channels), 1);
+        return at_least(at_most(EXACT_COLUMNS / columns, p->channels), 1);
     if (!plan->passes->sums &&
         order->form == SHORT_RUNS) /* then only coefficients are read again */
         width = bn_l2_bytes() / 4 / (columns * plan->passes->coef_planes * plan->number_bytes);
     else if (order->form == CHANNELS_LAST ||
-             width * columns < at_most(LEAST_COLUMNS, order->channels * columns))
+             width * columns < at_most(LEAST_COLUMNS, p->channels * columns))
         width = WIDEST / columns;
     else if (columns)
         width = at_most(width, TILE_COLUMNS / columns);
-    return at_least(at_most(width, order->channels), 1);
+    return at_least(at_most(width, p->channels), 1);
 }
 
 /* ---- threads ------------------------------------------------------------ */
@@ -71,16 +71,18 @@ static double busy(int threads, int64_t tasks, double largest) {
 static const double busy_enough = 0.95;
 
 /* The largest chunk, as a fraction of a channel. */
-static double largest_chunk(const bn_sum_order *order) {
-    const int64_t rows = at_most(order->chunk_rows, order->rows);
-    const int64_t run = at_most(order->chunk_run, order->run);
-    return (double)rows / (double)order->rows * (double)run / (double)order->run;
+static double largest_chunk(const bn_plan *plan) {
+    const bn_sum_order *order = &plan->order;
+    const int64_t rows = at_most(order->chunk_rows, order->rows), all = plan->problem->run;
+    const int64_t run = at_most(order->chunk_run, all);
+    return (double)rows / (double)order->rows * (double)run / (double)all;
 }
 
 /* Channels per tile: fewer than `widest` where there would be too few tasks for all threads, or
  * where too many threads would be idle during the last tasks. Otherwise, rows of interleaved
  * channels stay whole: narrow rows are slower, and slower still if they are also written. */
 static int64_t channels_for(const bn_plan *plan, int64_t widest, int threads) {
+    const bn_problem *p = plan->problem;
     const bn_sum_order *order = &plan->order;
     enum { LINE = 32 }; /* channels: a cache line of 16-bit elements */
     const bool interleaved = order->form == CHANNELS_LAST;
@@ -90,15 +92,15 @@ static int64_t channels_for(const bn_plan *plan, int64_t widest, int threads) {
     const int64_t unit = interleaved ? LINE : 1;
     if (threads == 1 || (plan->joint && !plan->passes->sums) || order->row_positions > 1)
         return widest;
-    int64_t tiles = ceil_div(order->channels, widest), found = widest;
+    int64_t tiles = ceil_div(p->channels, widest), found = widest;
     if (!interleaved)
         tiles = at_least(tiles, ceil_div(TASKS_PER_THREAD * threads, order->chunks));
     for (double most = 0; most < enough; tiles++) {
-        const int64_t even = round_up(ceil_div(order->channels, tiles), unit);
+        const int64_t even = round_up(ceil_div(p->channels, tiles), unit);
         const int64_t width = at_most(even, widest);
-        const double part = (double)width / (double)order->channels;
-        const double here = busy(threads, order->chunks * ceil_div(order->channels, width),
-                                 largest_chunk(order) * part);
+        const double part = (double)width / (double)p->channels;
+        const double here =
+            busy(threads, order->chunks * ceil_div(p->channels, width), largest_chunk(plan) * part);
         if (here > worth * most || here >= enough) {
             found = width;
             most = here;
@@ -122,10 +124,10 @@ static int64_t rows_to_write(const bn_plan *plan, int threads) {
 }
 
 static int64_t all_bytes(const bn_plan *plan) {
-    const bn_sum_order *order = &plan->order;
+    const bn_problem *p = plan->problem;
     const formula_needs *sum = &plan->passes->needs[SUM], *write = &plan->passes->needs[WRITE];
     const int tensors = __builtin_popcount(ELEMENTS(sum->reads | write->reads | write->writes));
-    return order->channels * order->positions * order->run * tensors * plan->element_bytes;
+    return p->channels * p->positions * p->run * tensors * plan->element_bytes;
 }
 
 /* Bypassing the last-level cache pays if the tensors exceed three quarters of it: they would not
@@ -139,25 +141,25 @@ static bool past_the_cache(const bn_plan *plan) {
  * for each element nor laid out; with few positions, laying out does not pay. But each run has two
  * ends, which are expensive if stores bypass the cache. */
 static bool by_runs_is_faster(const bn_plan *plan) {
-    const bn_sum_order *order = &plan->order;
+    const bn_problem *p = plan->problem;
     enum { WORTH_ENDS = 384, OF_F16 = 480 };            /* bytes of a run (measured) ... */
     enum { WORTH_LAYING_OUT = 24, WORTH_POSITION = 8 }; /* ... and elements (measured) */
     const int64_t worth = plan->problem->dtype == BN_F16 ? OF_F16 : WORTH_ENDS;
-    return order->run * plan->element_bytes >= worth ||
-           order->run >= WORTH_LAYING_OUT + WORTH_POSITION * order->positions;
+    return p->run * plan->element_bytes >= worth ||
+           p->run >= WORTH_LAYING_OUT + WORTH_POSITION * p->positions;
 }
 
 /* Likewise, sums by runs stay in registers and need no memory. But a run's columns are then read
  * unit by unit, each unit at all positions. */
-static bool sums_by_runs_are_faster(const bn_sum_order *order) {
+static bool sums_by_runs_are_faster(const bn_problem *p) {
     enum { FEW = 8, WORTH_POSITION = 4 }; /* positions; a run's elements per position (measured) */
-    return order->positions <= FEW && order->run >= WORTH_POSITION * order->positions;
+    return p->positions <= FEW && p->run >= WORTH_POSITION * p->positions;
 }
 
 /* Exact sums need a register's columns, at least. */
-static bool exact_sums_go_by_runs(const bn_sum_order *order) {
+static bool exact_sums_go_by_runs(const bn_problem *p) {
     enum { LEAST_RUN = 16 };
-    return order->run >= LEAST_RUN;
+    return p->run >= LEAST_RUN;
 }
 
 /* Are results written by joint tasks, over all tiles? With channels last, all rows of all channels
@@ -165,13 +167,24 @@ static bool exact_sums_go_by_runs(const bn_sum_order *order) {
  * writing tile by tile pays only if all tiles fit the second-level cache, or exceed the last-level
  * one (measured). */
 static bool writes_jointly(const bn_plan *plan, int64_t widest, int threads) {
+    const bn_problem *p = plan->problem;
     const bn_sum_order *order = &plan->order;
     if (!plan->passes->writes || plan->passes->fused)
         return false;
     if (order->form == CHANNELS_LAST)
-        return widest == order->channels;
-    return plan->by_runs[WRITE] && order->positions >= TASKS_PER_THREAD * threads &&
-           (!plan->passes->sums || (plan->far && !plan->nontemporal && widest < order->channels));
+        return widest == p->channels;
+    return plan->by_runs[WRITE] && p->positions >= TASKS_PER_THREAD * threads &&
+           (!plan->passes->sums || (plan->far && !plan->nontemporal && widest < p->channels));
+}
+
+/* Do positions follow each other without a gap, in all operands? */
+static bool is_dense(const bn_problem *p) {
+    const int64_t bytes = p->channels * p->run * bn_dtype_table[p->dtype].element_bytes;
+    bool dense = true;
+    for (int o = 0; o < BN_OPERANDS; o++)
+        if (o != BN_GATE && p->data[o])
+            dense = dense && p->pitch[o] == bytes;
+    return dense;
 }
 
 bn_plan bn_plan_of(const bn_problem *p, const bn_passes *passes, bool paired, int threads) {
@@ -187,15 +200,14 @@ bn_plan bn_plan_of(const bn_problem *p, const bn_passes *passes, bool paired, in
     const bool short_runs = order->form == SHORT_RUNS, long_runs = order->form == LONG_RUNS;
     plan->nontemporal = passes->writes && past_the_cache(plan);
     plan->far = all_bytes(plan) > bn_l2_bytes();
-    plan->by_runs[SUM] = passes->exact
-                             ? exact_sums_go_by_runs(order)
-                             : long_runs || (short_runs && sums_by_runs_are_faster(order));
+    plan->by_runs[SUM] = passes->exact ? exact_sums_go_by_runs(p)
+                                       : long_runs || (short_runs && sums_by_runs_are_faster(p));
     plan->by_runs[WRITE] = long_runs || by_runs_is_faster(plan);
     const int64_t widest = tile_channels(plan);
     plan->joint = writes_jointly(plan, widest, threads);
     plan->channels_per_tile = channels_for(plan, widest, threads);
-    plan->tiles = ceil_div(order->channels, plan->channels_per_tile);
-    const int64_t written = plan->joint ? order->channels : plan->channels_per_tile;
+    plan->tiles = ceil_div(p->channels, plan->channels_per_tile);
+    const int64_t written = plan->joint ? p->channels : plan->channels_per_tile;
     plan->columns[SUM] = plan->by_runs[SUM] ? 0 : columns_of(plan, plan->channels_per_tile);
     plan->columns[WRITE] = plan->by_runs[WRITE] ? 0 : columns_of(plan, written);
     if (plan->joint)

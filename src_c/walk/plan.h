@@ -43,12 +43,12 @@ int64_t bn_bytes_read(const bn_plan *plan);
 
 /* The positions of a row as exact sums read it: as few as fill a strip. */
 static inline int64_t exact_positions(const bn_plan *plan) {
-    return at_most(plan->order.row_positions, ceil_div(BN_STRIP, plan->order.channels));
+    return at_most(plan->order.row_positions, ceil_div(BN_STRIP, plan->problem->channels));
 }
 
 /* Columns of a row of n channels. */
 static inline int64_t columns_of(const bn_plan *plan, int64_t n) {
-    return n * plan->order.row_positions * plan->order.run;
+    return n * plan->order.row_positions * plan->problem->run;
 }
 
 #endif

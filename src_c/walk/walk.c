@@ -7,58 +7,90 @@
 
 #include "sizes.h"
 
+/* A box of one row, where a chunk begins. */
+static bn_box box_at(const bn_problem *p, const bn_chunk *chunk, int64_t cols) {
+    bn_box box = {.repeats = 1, .channels = 1, .rows = 1, .cols = cols};
+    int64_t by[BN_OPERANDS];
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        box.at.data[o] = p->data[o];
+        box.apart[o] = p->apart[o];
+        by[o] = chunk->position * p->pitch[o] + chunk->channel * p->apart[o] +
+                chunk->x * bn_element_step(o, bn_dtype_table[p->dtype].element_bytes);
+    }
+    bn_move(&box.at, by);
+    return box;
+}
+
+/* Move a box by so many repeats. */
+static void pass_repeats(bn_box *box, int64_t repeats) {
+    int64_t by[BN_OPERANDS];
+    for (int o = 0; o < BN_OPERANDS; o++)
+        by[o] = repeats * box->step[o];
+    bn_move(&box->at, by);
+}
+
 /* ---- sums ---------------------------------------------------------------- */
 
-/* Rows of one position or more, `positions` positions apart, as strands side by side: block g has
- * row g of each strand. The last strand may be shorter; where it has ended, blocks have one row
- * fewer. */
-static bn_box box_of_strands(const bn_walk *walk, int64_t position, int64_t positions, int64_t rows,
-                             int64_t x, int64_t cols) {
+/* A second box behind the first: fewer rows or shorter ones. Return how many boxes there are. */
+static int add_box(bn_box box[BN_BOXES], int64_t rows, int64_t repeats, int64_t cols) {
+    if (repeats == 0)
+        return 1;
+    box[1] = box[0];
+    pass_repeats(&box[1], box->repeats);
+    box[1].rows = (int)rows;
+    box[1].repeats = repeats;
+    box[1].cols = cols;
+    return 2;
+}
+
+/* A chunk's rows, each of so many positions, as strands side by side: block g has row g of each
+ * strand. The last strand may be shorter; where it has ended, blocks have one row fewer. */
+static int boxes_of_strands(const bn_walk *walk, const bn_chunk *chunk, int64_t positions,
+                            int64_t cols, bn_box box[BN_BOXES]) {
     const bn_problem *p = walk->plan->problem;
-    const int64_t length = ceil_div(rows, BN_ROWS), strands = ceil_div(rows, length);
-    const int64_t last = rows - (strands - 1) * length;
-    bn_box box = box_at(p, place_of(p, position, walk->from, x), cols);
-    box.rows = (int)strands;
-    box.repeats = last;
-    box.tail = (bn_tail){.rows = (int)strands - 1, .repeats = length - last, .cols = cols};
+    const int64_t rows = chunk->positions / positions, length = ceil_div(rows, BN_ROWS);
+    const int64_t strands = ceil_div(rows, length), last = rows - (strands - 1) * length;
+    *box = box_at(p, chunk, cols);
+    box->rows = (int)strands;
+    box->repeats = last;
     for (int o = 0; o < BN_OPERANDS; o++) {
-        box.step[o] = positions * p->pitch[o];
-        box.pitch[o] = length * box.step[o];
+        box->step[o] = positions * p->pitch[o];
+        box->pitch[o] = length * box->step[o];
     }
-    return box;
+    return add_box(box, strands - 1, length - last, cols);
 }
 
 /* A single position's run: rows are four consecutive stretches; what is left of the run is one
  * row. */
-static bn_box box_of_stretches(const bn_walk *walk, const bn_chunk *chunk) {
+static int boxes_of_stretches(const bn_walk *walk, const bn_chunk *chunk, bn_box box[BN_BOXES]) {
     const bn_plan *plan = walk->plan;
     const int64_t stretch = plan->order.stretch, block = BN_ROWS * stretch, n = chunk->n;
-    const bn_place place = place_of(plan->problem, chunk->position, walk->from, chunk->x);
-    bn_box box = box_at(plan->problem, place, n);
+    *box = box_at(plan->problem, chunk, n);
     if (n < block)
-        return box;
-    box.rows = BN_ROWS;
-    box.repeats = n / block;
-    box.cols = stretch;
-    box.tail = (bn_tail){.rows = 1, .repeats = n % block > 0, .cols = n % block};
+        return 1;
+    box->rows = BN_ROWS;
+    box->repeats = n / block;
+    box->cols = stretch;
     for (int o = 0; o < BN_OPERANDS; o++) {
-        box.pitch[o] = stretch * (o == BN_GATE ? 1 : plan->element_bytes);
-        box.step[o] = BN_ROWS * box.pitch[o];
+        box->pitch[o] = stretch * bn_element_step(o, plan->element_bytes);
+        box->step[o] = BN_ROWS * box->pitch[o];
     }
-    return box;
+    return add_box(box, 1, n % block > 0, n % block);
 }
 
 /* Each channel is summed in registers, with coefficients of its own. */
 static void sum_by_runs(const bn_walk *walk, const bn_chunk *chunk) {
     const bool long_runs = walk->plan->order.form == LONG_RUNS;
-    bn_box box =
-        long_runs && chunk->positions == 1
-            ? box_of_stretches(walk, chunk)
-            : box_of_strands(walk, chunk->position, 1, chunk->positions, chunk->x, chunk->n);
-    box.channels = walk->channels;
+    const formula f = walk->formula;
+    bn_box box[BN_BOXES];
+    const int boxes = long_runs && chunk->positions == 1
+                          ? boxes_of_stretches(walk, chunk, box)
+                          : boxes_of_strands(walk, chunk, 1, chunk->n, box);
+    for (int i = 0; i < boxes; i++)
+        box[i].channels = chunk->channels;
     bn_sum_kernel *const(*kernels)[GATES] =
         long_runs ? walk->kernels->sum_long_runs : walk->kernels->sum_short_runs;
-    kernels[walk->sum.base][walk->sum.gate](&box, &walk->coefs[SUM], &walk->kept);
+    kernels[f.base][f.gate](box, boxes, &walk->coefs, &walk->kept);
 }
 
 static void clear_sums(const bn_walk *walk, int64_t columns) {
@@ -70,8 +102,7 @@ static void clear_sums(const bn_walk *walk, int64_t columns) {
 
 /* With channels last, a channel has a column for each position of a row: add the upper half of
  * these positions to the lower half, until one is left. */
-static void keep_positions(const bn_walk *walk) {
-    const int64_t n = walk->channels;
+static void keep_positions(const bn_walk *walk, int64_t n) {
     const bn_sums *sums = &walk->scratch->sums, *kept = &walk->kept;
     for (int64_t m = walk->plan->order.row_positions; m > 1; m -= m / 2) {
         const bn_sums upper = sums_from(sums, (m - m / 2) * n);
@@ -83,58 +114,64 @@ static void keep_positions(const bn_walk *walk) {
 }
 
 /* With runs, a channel's columns are adjacent: add them up. */
-static void keep_columns(const bn_walk *walk) {
-    const int64_t columns = walk->plan->order.run;
-    for (int64_t c = 0; c < walk->channels; c++) {
+static void keep_columns(const bn_walk *walk, int64_t n) {
+    const int64_t columns = walk->plan->problem->run;
+    for (int64_t c = 0; c < n; c++) {
         const bn_sums own = sums_from(&walk->scratch->sums, c * columns);
         const bn_sums to = sums_from(&walk->kept, c);
         walk->kernels->sum_columns(&own, columns, &to);
     }
 }
 
-static void sum_strands(const bn_walk *walk, int64_t position, int64_t positions, int64_t rows) {
-    const int64_t columns = walk->channels * positions * walk->plan->order.run;
-    const bn_box box = box_of_strands(walk, position, positions, rows, 0, columns);
-    walk->kernels->sum[walk->sum.base][walk->sum.gate](&box, &walk->coefs[SUM],
-                                                       &walk->scratch->sums);
+/* The positions of a chunk that fill no row of so many. */
+static bn_chunk left_of(const bn_chunk *chunk, int64_t each) {
+    bn_chunk left = *chunk;
+    left.positions = chunk->positions % each;
+    left.position += chunk->positions - left.positions;
+    return left;
+}
+
+/* Sum rows of so many positions. */
+static void sum_rows(const bn_walk *walk, const bn_chunk *chunk, int64_t positions) {
+    const formula f = walk->formula;
+    const int64_t columns = chunk->channels * positions * walk->plan->problem->run;
+    bn_box box[BN_BOXES];
+    const int boxes = boxes_of_strands(walk, chunk, positions, columns, box);
+    walk->kernels->sum[f.base][f.gate](box, boxes, &walk->coefs, &walk->scratch->sums);
 }
 
 static void sum_by_columns(const bn_walk *walk, const bn_chunk *chunk) {
     const int64_t each = walk->plan->order.row_positions;
-    const int64_t rows = chunk->positions / each, left = chunk->positions % each;
-    clear_sums(walk, columns_of(walk->plan, walk->channels));
-    if (rows > 0)
-        sum_strands(walk, chunk->position, each, rows);
-    if (left > 0) /* the last row has fewer positions */
-        sum_strands(walk, chunk->position + rows * each, left, 1);
-    if (walk->plan->order.form == CHANNELS_LAST)
-        keep_positions(walk);
-    else
-        keep_columns(walk);
+    const bn_chunk left = left_of(chunk, each); /* the last row */
+    clear_sums(walk, columns_of(walk->plan, chunk->channels));
+    if (chunk->positions >= each)
+        sum_rows(walk, chunk, each);
+    if (left.positions > 0)
+        sum_rows(walk, &left, left.positions);
+    (walk->plan->order.form == CHANNELS_LAST ? keep_positions : keep_columns)(walk,
+                                                                              chunk->channels);
 }
 
 /* Exact sums need no order: a box has all rows, one after the other. */
-static void sum_exactly(const bn_walk *walk, const bn_chunk *chunk) {
-    const bn_plan *plan = walk->plan;
-    const bn_problem *p = plan->problem;
-    const bool by_runs = plan->by_runs[SUM];
-    const int64_t each = exact_positions(plan), own = walk->channels * p->run;
-    const int64_t rows = chunk->positions / each, left = chunk->positions % each;
-    const bn_place place = place_of(p, chunk->position, walk->from, chunk->x);
-    bn_box box = box_at(p, place, by_runs ? chunk->n : each * own);
-    box.rows = (int)rows;
-    box.channels = by_runs ? walk->channels : 1;
+static void sum_rows_exactly(const bn_walk *walk, const bn_chunk *chunk, int64_t positions) {
+    const bn_problem *p = walk->plan->problem;
+    const bool by_runs = walk->plan->by_runs[SUM];
+    bn_box box = box_at(p, chunk, by_runs ? chunk->n : chunk->channels * positions * p->run);
+    box.rows = (int)(chunk->positions / positions);
+    box.channels = by_runs ? chunk->channels : 1;
     for (int o = 0; o < BN_OPERANDS; o++)
-        box.pitch[o] = each * p->pitch[o];
-    bn_take_tile(&walk->scratch->exact, walk->from, walk->channels);
-    if (rows > 0)
-        bn_sum_exactly(&walk->scratch->exact, &box, &walk->coefs[SUM]);
-    if (left > 0) { /* the last row has fewer positions */
-        box.at = place_in(&box, 0, rows, 0, plan->element_bytes);
-        box.rows = 1;
-        box.cols = left * own;
-        bn_sum_exactly(&walk->scratch->exact, &box, &walk->coefs[SUM]);
-    }
+        box.pitch[o] = positions * p->pitch[o];
+    bn_sum_exactly(&walk->scratch->exact, &box, &walk->coefs);
+}
+
+static void sum_exactly(const bn_walk *walk, const bn_chunk *chunk) {
+    const int64_t each = exact_positions(walk->plan);
+    const bn_chunk left = left_of(chunk, each); /* the last row */
+    bn_take_tile(&walk->scratch->exact, chunk->channel, chunk->channels);
+    if (chunk->positions >= each)
+        sum_rows_exactly(walk, chunk, each);
+    if (left.positions > 0)
+        sum_rows_exactly(walk, &left, left.positions);
 }
 
 void bn_walk_sums(const bn_walk *walk, const bn_chunk *chunk) {
@@ -155,14 +192,18 @@ static bool strands_meet(const bn_walk *walk, const bn_box *box, int64_t n, int6
     return true;
 }
 
+static void write_box(const bn_walk *walk, const bn_box *box) {
+    walk->kernels->write[walk->formula.base][walk->formula.gate](box, &walk->coefs);
+}
+
 /* Write a box of one row as strands, so many steps apart; move it past them. */
 static void write_strands(const bn_walk *walk, bn_box *box, int64_t steps) {
     for (int o = 0; o < BN_OPERANDS; o++)
         box->pitch[o] = steps * box->step[o];
     box->rows = BN_STRANDS;
-    walk->write(box, &walk->coefs[WRITE]);
+    write_box(walk, box);
     box->rows = 1;
-    box->at = place_in(box, 0, BN_STRANDS, 0, 0);
+    pass_repeats(box, BN_STRANDS * steps);
 }
 
 /* Write a box of one row, n times. With `strands`, write repeats side by side as strands if that is
@@ -177,7 +218,7 @@ static void write_repeats(const bn_walk *walk, bn_box *box, int64_t n, bool stra
     }
     box->repeats = n;
     if (n > 0)
-        walk->write(box, &walk->coefs[WRITE]);
+        write_box(walk, box);
 }
 
 /* Write rows without a gap between them, as one row of `elements` elements. If their operands are
@@ -203,16 +244,15 @@ static void write_dense(const bn_walk *walk, bn_box *box, int64_t elements) {
     }
     box->cols = elements;
     if (elements > 0)
-        walk->write(box, &walk->coefs[WRITE]);
+        write_box(walk, box);
 }
 
 void bn_walk_writes(const bn_walk *walk, const bn_chunk *chunk) {
     const bn_plan *plan = walk->plan;
     const bn_problem *p = plan->problem;
     const bool by_runs = plan->by_runs[WRITE];
-    const int64_t n = chunk->positions, columns = walk->channels * plan->order.run;
-    const bn_place place = place_of(p, chunk->position, walk->from, chunk->x);
-    bn_box box = box_at(p, place, by_runs ? chunk->n : columns);
+    const int64_t n = chunk->positions, columns = chunk->channels * p->run;
+    bn_box box = box_at(p, chunk, by_runs ? chunk->n : columns);
     box.nontemporal = plan->nontemporal;
     box.relu = p->relu;
     for (int o = 0; o < BN_OPERANDS; o++)
@@ -222,8 +262,8 @@ void bn_walk_writes(const bn_walk *walk, const bn_chunk *chunk) {
         return;
     }
     if (by_runs) {
-        box.channels = walk->channels;
-        box.ahead = walk->channels_ahead;
+        box.channels = chunk->channels;
+        box.ahead = walk->ahead;
     }
     /* Strands that start at the same place of their pages map to one set of the first-level cache.
      * For runs, such strands pay only if the data comes from memory (measured). */

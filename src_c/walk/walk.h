@@ -2,7 +2,6 @@
 #ifndef BN_WALK_H
 #define BN_WALK_H
 
-#include "arrays/place.h"
 #include "exact/exact.h"
 #include "walk/plan.h"
 
@@ -16,17 +15,15 @@ typedef struct {
     bn_exact exact;
 } bn_scratch;
 
-/* What to do with a chunk, for `channels` channels from `from` on. */
+/* How chunks are walked. */
 typedef struct {
     const bn_plan *plan;
-    bn_scratch *scratch;
     const bn_dtype_kernels *kernels;
-    formula sum;
-    bn_write_kernel *write;
-    int64_t from, channels;
-    int64_t channels_ahead; /* distance to the tile that may be prefetched; 0: none */
-    bn_coefs coefs[PASSES];
-    bn_sums kept; /* where sums by channel go */
+    bn_scratch *scratch;
+    formula formula;
+    bn_coefs coefs; /* of the chunk's channels */
+    bn_sums kept;   /* where sums by channel go */
+    int64_t ahead;  /* channels to the tile that may be prefetched; 0: none */
 } bn_walk;
 
 void bn_walk_sums(const bn_walk *walk, const bn_chunk *chunk);

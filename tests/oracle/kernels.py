@@ -109,7 +109,7 @@ def _run_lengths(dtype: Dtype) -> Iterator[tuple[int, int]]:
 def _parts_of(
     case: Case, parts: running.Parts, columns: int, channel: int
 ) -> Iterator[tuple[Case, int]]:
-    """(case, rows of a block) for a channel's box, then its tail: blocks start a step apart."""
+    """(case, rows of a block) for each of a channel's boxes: blocks start a step apart."""
     step = parts[0][0]
     block = channel * sum(repeats for _, repeats in parts)
     for rows, repeats in parts:
@@ -120,7 +120,7 @@ def _parts_of(
 
 
 def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
-    """Check channels with a tail and without, of one group and of several.
+    """Check channels of one box and of two, of one group and of several.
 
     Only long runs, which are folded, have several groups. Return how often the kernel ran.
     """

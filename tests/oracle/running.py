@@ -20,7 +20,7 @@ __all__ = [
 _INTERFACE = _core._kernel_interface()
 #: A box as `_core._run_sum_kernel` takes it.
 Box = tuple[Any, ...]
-#: The rows and the repeats of a box, and of its tail if it has one.
+#: The rows and the repeats of one or two boxes.
 Parts = tuple[tuple[int, int], ...]
 #: {name: code} of the layouts of coefficients.
 LAYOUTS: dict[str, int] = {name: code for code, name in _INTERFACE["layouts"].items()}
@@ -97,12 +97,15 @@ class Memory:
         return bool((self.bytes[name] == UNTOUCHED).all())
 
 
-def _box(operands: Mapping[str, Any], distances: tuple[int, int, int], *sizes: int | bool) -> Box:
-    """A box of 2-D views, with pitch, step and channels these numbers of rows apart."""
+def _box(
+    operands: Mapping[str, Any], row: int, distances: tuple[int, int, int], *sizes: int | bool
+) -> Box:
+    """From a row of 2-D views on, a box with pitch, step and channels so many rows apart."""
     views = [operands[name] for name in OPERANDS]
-    bit = next((a.start for a in views if isinstance(a, Bits)), 0)
+    bit = next((a.start + row * a.strides[0] for a in views if isinstance(a, Bits)), 0)
     apart = [[n * a.strides[0] for a in views] for n in distances]
-    return ([address_of(a) for a in views], bit, *apart, *sizes)
+    at = [address_of(a) + (0 if isinstance(a, Bits) else row * a.strides[0]) for a in views]
+    return (at, bit, *apart, *sizes)
 
 
 def run_sum(
@@ -117,7 +120,7 @@ def run_sum(
     all_rows, columns = operands[OPERANDS[0]].shape
     _core._run_sum_kernel(
         isa, case.dtype.name, formula, "columns",
-        _box(operands, (1, rows, 0), rows, all_rows // rows, 1, columns),
+        [_box(operands, 0, (1, rows, 0), rows, all_rows // rows, 1, columns)],
         coefs.view(np.uint8), coefs.shape[1], case.planes,
         np.full_like(case.planes, np.nan),
     )  # fmt: skip
@@ -135,13 +138,13 @@ def run_runs(
     """Sum runs of (channels x rows, columns) views; a block begins where the one before ends."""
     channels = planes.shape[1]
     columns = operands[OPERANDS[0]].shape[1]
-    (rows, repeats), *tail = parts
-    tail_rows, tail_repeats = tail[0] if tail else (0, 0)
-    each = repeats * rows + tail_repeats * rows
+    step = parts[0][0]
+    starts = [0, step * parts[0][1]]
+    each = step * sum(repeats for _, repeats in parts)
     _core._run_sum_kernel(
         isa, case.dtype.name, formula, "long runs" if folded else "short runs",
-        _box(operands, (1, rows, each), rows, repeats, channels, columns,
-             tail_rows, tail_repeats, columns, False, False),
+        [_box(operands, start, (1, step, each), rows, repeats, channels, columns)
+         for start, (rows, repeats) in zip(starts, parts, strict=False)],
         np.ascontiguousarray(case.coefs[:, :channels]).view(np.uint8), channels, planes, None,
     )  # fmt: skip
 
@@ -195,8 +198,8 @@ def run_write(
     coefs, period = _laid_out(span, case.dtype, case.coefs)
     _core._run_write_kernel(
         isa, case.dtype.name, formula,
-        _box(operands, (each, span.channels, 1), rows // each, each // span.channels,
-             span.channels, columns, 0, 0, 0, span.nontemporal, span.relu),
+        _box(operands, 0, (each, span.channels, 1), rows // each, each // span.channels,
+             span.channels, columns, span.nontemporal, span.relu),
         coefs.view(np.uint8), coefs.shape[1], period, LAYOUTS[span.layout],
     )  # fmt: skip
 
