@@ -10,9 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
-from multiprocessing import resource_tracker
 from typing import Any
 
 import numpy as np
@@ -142,10 +141,6 @@ def packages_of(peers: Mapping[str, Peer]) -> Iterator[dict[str, Package]]:
     finally:
         for package in found.values():
             package.end()
-        # Python has started a process for the others that older versions leave behind.
-        if not multiprocessing.active_children():
-            with suppress(AttributeError):
-                resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
 
 
 def row(case: Case, packages: dict[str, Package], seconds: float, skipped: Skipped) -> Row:
