@@ -492,6 +492,15 @@ def _wrong_kind(
     return TypeError(f"{name}: expected {expected}, got {got}{'' if is_written else hint}")
 
 
+def _wrong_shape(name: str, vectors: dict[str, Tensor | None], input: Tensor) -> Exception:
+    """The error for a vector whose length is not C; if all are alike, the input is wrong."""
+    got, shape = tuple(vectors[name].shape), tuple(input.shape)  # type: ignore[union-attr]
+    if len(got) == 1 and all(each is None or each.shape == got for each in vectors.values()):
+        what = f"{got[0]} channels on axis 1, like {name}"
+        return ValueError(f"input: expected {what}, got shape {shape}")
+    return ValueError(f"{name}: expected shape {shape[1:2]}, got {got}")
+
+
 def _batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None,
     bias: Tensor | None, training: bool, momentum: float, eps: float, src_1: Tensor | None,
@@ -520,8 +529,7 @@ def _batch_norm(
         if name in running and tensor.requires_grad:
             raise ValueError(f"{name}: expected a tensor that requires no gradient")
         if tensor.shape != input.shape[1:2]:
-            got, wanted = tuple(tensor.shape), tuple(input.shape[1:2])
-            raise ValueError(f"{name}: expected shape {wanted}, got {got}")
+            raise _wrong_shape(name, vectors, input)
     if not torch.compiler.is_compiling():
         _core._as_epsilon(eps, "eps")
         _core._as_real(momentum, "momentum", "a finite number")

@@ -268,7 +268,12 @@ def test_no_more_threads_than_torch_has():
 
 
 REFUSED = {
-    "channels": (lambda x, made: BatchNorm2d(2)(x), ValueError, r"weight: expected shape \(3,\)"),
+    "channels": (lambda x, made: BatchNorm2d(2)(x), ValueError,
+                 r"input: expected 2 channels on axis 1, like weight, got shape \(4, 3, 2, 2\)$"),
+    "channels, only statistics": (lambda x, made: BatchNorm2d(2, affine=False).eval()(x),
+                                  ValueError, "input: .* 2 channels on axis 1, like running_mean,"),
+    "shape": (lambda x, made: batch_norm(x, None, None, torch.ones(1, 3), training=True),
+              ValueError, r"weight: expected shape \(3,\), got \(1, 3\)"),
     "src_1": (lambda x, made: made(x, x[:1]), ValueError, r"src_1: expected shape \(4, 3, 2, 2\)"),
     "rank": (lambda x, made: made(x[0]), ValueError, "expected 4D input"),
     "one value": (lambda x, made: made(x[:1, :, :1, :1]), ValueError, "input: expected more than"),
