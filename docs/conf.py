@@ -169,8 +169,10 @@ def write_versions(app, error):
 
 
 def adapt(app, page, source):
-    """Hide the blank line that ends an example for doctest; link programs in the repository."""
+    """Hide the blank line that ends an example for doctest; link what is in the repository."""
     source[0] = source[0].replace("\n\n```\n", "\n```\n")
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):  # of which the site has pages
+        source[0] = source[0].replace(f"](../{name}", f"]({name.lower()}")
     if html_baseurl:
         source[0] = re.sub(r"\]\((\.\./)+examples/", f"]({sources}/examples/", source[0])
     if page == "reference":
