@@ -1,6 +1,5 @@
 """Sphinx configuration: .ci/run docs builds the site."""
 
-import importlib.util
 import inspect
 import json
 import os
@@ -15,25 +14,6 @@ import bn_ext
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 import make_reference  # noqa: E402
-
-
-class AnyName(type):
-    """A class whose attributes, and what it is called to give, are such classes."""
-
-    def __getattr__(cls, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        setattr(cls, name, AnyName(name, (), {}))
-        return cls.__dict__[name]
-
-    def __call__(cls, *given, **options):
-        return AnyName("called", (), {})
-
-
-# In the place of torch, which would bring gigabytes: the pages of bn_ext.torch need its docstrings.
-if importlib.util.find_spec("torch") is None:
-    sys.modules["torch"] = AnyName("torch", (), {})
-    sys.modules["torch.library"] = sys.modules["torch"].library
 
 project = "bn_ext"
 author = "the bn_ext developers"
@@ -179,17 +159,16 @@ def adapt(app, page, source):
         source[0] = make_reference.linked(source[0])
 
 
-def signature_of_torch(app, what, name, obj, options, signature, returned):
-    """That of the source, since the class above would give another one."""
-    module, _, last = name.rpartition(".")
-    if what == "class" and module == "bn_ext.torch":
-        return make_reference.lines_of(*make_reference.found(module, last))[0][1], returned
+def signature_of_class(app, what, name, obj, options, signature, returned):
+    """That of the tables: a class on the stand-in for torch would have another one."""
+    if what == "class" and not issubclass(obj, tuple):
+        return make_reference.signature(obj.__init__), returned
     return None
 
 
 def setup(app):
     make_reference.write_groups(HERE / "_generated")
-    app.connect("autodoc-process-signature", signature_of_torch)
+    app.connect("autodoc-process-signature", signature_of_class)
     app.connect("source-read", adapt)
     app.connect("build-finished", write_versions)
     app.connect("build-finished", keep_of_mathjax, priority=900)
