@@ -12,7 +12,7 @@ document.addEventListener("DOMContentLoaded", () => {
   });
 });
 
-/* Long names break behind underscores and between words rather than inside them. */
+/* Long names break behind underscores and between words rather than inside them; NumPy does not. */
 document.addEventListener("DOMContentLoaded", () => {
   const places = "h1, .bd-sidebar-primary a, .page-toc a, .bd-breadcrumbs a, .prev-next-title";
   for (const place of document.querySelectorAll(places)) {
@@ -20,7 +20,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const found = [];
     while (texts.nextNode()) found.push(texts.currentNode);
     for (const text of found) {
-      const parts = text.data.split(/(?<=_)|(?<=[a-z])(?=[A-Z])|(?=\.)/);
+      const parts = text.data.split(/(?<=_)|(?<=[a-z]{4})(?=[A-Z])|(?=\.)/);
       const broken = parts.flatMap((part) => [document.createElement("wbr"), part]);
       if (parts.length > 1) text.replaceWith(...broken.slice(1));
     }
