@@ -202,7 +202,9 @@ def draw_rows(found, path):
             panel.set_ylabel("times the floor")
             panel.set_title("gradient, {}, {}".format(*kind), fontsize=10)
         bars = axes[0, 0].get_legend_handles_labels()
-        figure.legend(*bars, loc="outside lower center", ncols=len(names), fontsize=8)
+        figure.legend(
+            *bars, loc="outside lower center", ncols=len(names), fontsize=8, frameon=False
+        )
 
 
 def report(options):
