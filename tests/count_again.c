@@ -20,16 +20,15 @@ static const bn_dtype_kernels *counted(bn_dtype dtype) {
     return bn_kernels_of(bn_isa_current())->dtype[dtype];
 }
 
-#define COUNTING(code, c_name, ...)                                                                \
-    static void sum_##c_name(const bn_box *box, const bn_coefs *coefs, const bn_sums *sums) {      \
-        counted(code)->sum[SCALED_MOMENTS][NO_GATE](box, coefs, sums);                             \
-    }                                                                                              \
-    static void short_##c_name(const bn_box *box, const bn_coefs *coefs, const bn_sums *sums) {    \
-        counted(code)->sum_short_runs[SCALED_MOMENTS][NO_GATE](box, coefs, sums);                  \
-    }                                                                                              \
-    static void long_##c_name(const bn_box *box, const bn_coefs *coefs, const bn_sums *sums) {     \
-        counted(code)->sum_long_runs[SCALED_MOMENTS][NO_GATE](box, coefs, sums);                   \
+#define COUNTED(code, c_name, kind)                                                                \
+    static void kind##_##c_name(const bn_box *box, int boxes, const bn_coefs *coefs,               \
+                                const bn_sums *sums) {                                             \
+        counted(code)->kind[SCALED_MOMENTS][NO_GATE](box, boxes, coefs, sums);                     \
     }
+#define COUNTING(code, c_name, ...)                                                                \
+    COUNTED(code, c_name, sum)                                                                     \
+    COUNTED(code, c_name, sum_short_runs)                                                          \
+    COUNTED(code, c_name, sum_long_runs)
 BN_DTYPE_TABLE(COUNTING)
 
 static void make_counting(void) {
@@ -39,8 +38,8 @@ static void make_counting(void) {
 #define SET(code, c_name, ...)                                                                     \
     dtype[code] = *counting[level].dtype[code];                                                    \
     dtype[code].sum[SCALED_MOMENTS][NO_GATE] = sum_##c_name;                                       \
-    dtype[code].sum_short_runs[SCALED_MOMENTS][NO_GATE] = short_##c_name;                          \
-    dtype[code].sum_long_runs[SCALED_MOMENTS][NO_GATE] = long_##c_name;                            \
+    dtype[code].sum_short_runs[SCALED_MOMENTS][NO_GATE] = sum_short_runs_##c_name;                 \
+    dtype[code].sum_long_runs[SCALED_MOMENTS][NO_GATE] = sum_long_runs_##c_name;                   \
     counting[level].dtype[code] = &dtype[code];
         BN_DTYPE_TABLE(SET)
 #undef SET
