@@ -6,6 +6,7 @@ import math
 import multiprocessing
 import signal
 import statistics
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -91,6 +92,25 @@ def burst_here() -> tuple[list[float], int]:
     return burst(call, before), _core._last_call()["threads"]
 
 
+@contextmanager
+def ctrl_c_waits() -> Iterator[None]:
+    """Until the end, where it is raised. Processes that start here never hear it: this one ends
+    them.
+    """
+    came: list[object] = []
+    handler = signal.signal(signal.SIGINT, lambda *given: came.append(given))
+    if sys.platform != "win32":
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        if sys.platform != "win32":
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
 class Package:
     """A package in a process of its own, which waits between its turns."""
 
@@ -101,12 +121,8 @@ class Package:
         self.used = 0
 
     def ask(self, function: Callable[..., Any], *arguments: object) -> Any:
-        # If the process starts here, it stays deaf to the terminal's Ctrl-C: this one ends it.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
+        with ctrl_c_waits():
             found = self.process.submit(function, *arguments)
-        finally:
-            signal.signal(signal.SIGINT, before)
         try:
             return found.result()
         except BrokenExecutor:
