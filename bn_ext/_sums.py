@@ -213,7 +213,8 @@ class Statistics(_Sums):
     formulas of Chan, Golub and LeVeque ("Updating formulae and a pairwise algorithm for computing
     sample variances", 1979): the same parts in the same order give the same bits every time, but
     not always those of one call; each part's variance must be below 1.8e308. If exact, the
-    mean is within 0.5001 ulp of the exact one (subnormal: 1), the variance within 1.51.
+    mean is within 0.5001 ulp of the exact one (subnormal: 1), the variance within 1.51 (near
+    2**-1022 and below: 2).
 
     Pickles of exact sums hold no zeros, and are equal for equal sums. Objects with equal values are
     equal. None of the arrays given is kept.

@@ -279,7 +279,6 @@ static void sum_again(const engine *e, bn_scratch *scratch, int64_t from, int64_
         const bn_chunk chunk = chunk_of(&e->plan, index, from, n);
         sum_chunk(e, scratch, e->operation->again, &chunk, index);
     }
-    scratch->from[SUM] = -1;
 }
 
 /* If a channel must be summed again, so is the range of this many channels that it is in. Wide

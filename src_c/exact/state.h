@@ -79,8 +79,8 @@ static inline int64_t *bn_state_row(int64_t *state, int64_t channels, int row) {
     return state + row * BN_SUMS * channels;
 }
 
-/* The next three functions carry first. They return a channel whose limbs or flags are impossible
- * for its counts of parts and terms (in a made-up state), or -1. */
+/* The next three functions carry first. They return a channel whose limbs are impossible for its
+ * counts of parts and terms, or which has flags but no terms (in a made-up state), or -1. */
 
 /* Carry, and set each flag to 0 or 1; the state then counts as one part. */
 int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);

@@ -21,7 +21,7 @@ typedef struct {
 
 /* What a kernel sums or writes: `rows` rows of `cols` contiguous elements; this `repeats` times,
  * for each of `channels` channels. Distances are in bytes; the gate's are in bits. A kernel touches
- * no byte outside of these elements.
+ * no byte outside of these elements, but may read eight bytes more of the gate.
  *
  * To sum: a block is one repeat of up to BN_ROWS rows. If the last blocks have fewer rows, or
  * shorter ones, they are a second box, which follows the first; it has the same distances. In short

@@ -265,8 +265,8 @@ void bn_walk_writes(const bn_walk *walk, const bn_chunk *chunk) {
         box.channels = chunk->channels;
         box.ahead = walk->ahead;
     }
-    /* Strands that start at the same place of their pages map to one set of the first-level cache.
-     * For runs, such strands pay only if the data comes from memory (measured). */
+    /* For runs, strands that start at the same place of their pages (see write_dense) pay only if
+     * the data comes from memory (measured). */
     const bool strands =
         !by_runs || plan->nontemporal || !strands_meet(walk, &box, n / BN_STRANDS, PAGE_BYTES);
     write_repeats(walk, &box, n, strands);
