@@ -119,6 +119,8 @@ def linkcode_resolve(domain, info):
     found = sys.modules.get(info["module"])
     for name in info["fullname"].split("."):
         found = getattr(found, name, None)
+    if isinstance(found, type):
+        found = found.__init__  # a class itself is said to be in bn_ext, whose file lacks it
     found = inspect.unwrap(found) if callable(found) else getattr(found, "fget", None)
     try:
         lines, first = inspect.getsourcelines(found)
