@@ -110,14 +110,6 @@ static int64_t channels_of_tile(const bn_plan *plan, int64_t tile) {
     return at_most(each, plan->problem->channels - tile * each);
 }
 
-/* A chunk of these channels. */
-static bn_chunk chunk_of(const bn_plan *plan, int64_t index, int64_t from, int64_t n) {
-    bn_chunk chunk = bn_chunk_of(plan->problem, &plan->order, index);
-    chunk.channel = from;
-    chunk.channels = n;
-    return chunk;
-}
-
 /* Add up the chunks of n channels, in order. A single chunk's sums stay as they are: none is -0, so
  * adding them to 0 would change nothing. */
 static void add_chunks(const engine *e, int64_t from, int64_t n) {
@@ -263,7 +255,7 @@ static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t i
         return;
     }
     const int64_t from = tile * plan->channels_per_tile, n = channels_of_tile(plan, tile);
-    const bn_chunk chunk = chunk_of(plan, index, from, n);
+    const bn_chunk chunk = bn_chunk_of(plan->problem, &plan->order, index, from, n);
     if (pass == SUM && prepares_own(e))
         prepare_first(e, from, n);
     if (pass == SUM)
@@ -274,9 +266,10 @@ static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t i
 
 /* Summing data again is rare, so the thread that finishes the channels does it alone. */
 static void sum_again(const engine *e, bn_scratch *scratch, int64_t from, int64_t n) {
+    const bn_plan *plan = &e->plan;
     scratch->from[SUM] = -1; /* the coefficients kept there are for other channels, or outdated */
-    for (int64_t index = 0; index < e->plan.order.chunks; index++) {
-        const bn_chunk chunk = chunk_of(&e->plan, index, from, n);
+    for (int64_t index = 0; index < plan->order.chunks; index++) {
+        const bn_chunk chunk = bn_chunk_of(plan->problem, &plan->order, index, from, n);
         sum_chunk(e, scratch, e->operation->again, &chunk, index);
     }
 }

@@ -94,9 +94,7 @@ def burst_here() -> tuple[list[float], int]:
 
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
-    """Until the end, where it is raised. Processes that start here never hear it: this one ends
-    them.
-    """
+    """Hold back a Ctrl-C until the end. Processes that start here are deaf to it."""
     came: list[object] = []
     handler = signal.signal(signal.SIGINT, lambda *given: came.append(given))
     if sys.platform != "win32":

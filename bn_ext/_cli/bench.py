@@ -25,7 +25,7 @@ from bn_ext._bench.problems import (
     cases_of,
     dtype_of,
     shape_text,
-)  # fmt: skip
+)
 from bn_ext._bench.table import table
 from bn_ext._bench.timing import Row, packages_of, row
 from bn_ext._cli.progress import counted

@@ -84,8 +84,9 @@ def _run_sum_kernel(isa, dtype, name, str how, boxes, const unsigned char[:, ::1
     """Run a formula's kernel that sums "columns", "short runs" or "long runs".
 
     boxes: one or two of (addresses, bit, pitches, steps, aparts, rows, repeats, channels, cols),
-    the distances by operand; to write, then nontemporal and relu. coefs: (COEFS, bytes), each row `stride` numbers. planes: the sums, laid out as in kernels.h; group: an
-    array of the same size, as scratch memory, for columns. Nothing is checked.
+    the distances by operand; to write, then nontemporal and relu. coefs: (COEFS, bytes), each row
+    `stride` numbers. planes: the sums, laid out as in kernels.h; group: an array of the same size,
+    as scratch memory, for columns. Nothing is checked.
     """
     cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
     cdef formula f = formula_of(name)

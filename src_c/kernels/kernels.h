@@ -33,7 +33,7 @@ typedef struct {
  * coefficients are a ring, columns wrap around. With `nontemporal`, whole registers bypass the
  * cache; a kernel then prefetches the data `ahead` channels further on, unless that is 0. With
  * `relu`, a formula that normalizes is followed by ReLU. */
-enum { BN_STRANDS = 4 };
+enum { BN_STRANDS = 4, BN_BOXES = 2 };
 
 typedef struct {
     bn_place at;
@@ -162,7 +162,6 @@ typedef struct {
 
 typedef void bn_terms_kernel(const bn_box *box, const bn_coefs *coefs, bn_terms *to);
 typedef void bn_strip_kernel(const bn_box *box, const bn_coefs *coefs, bn_strip *to);
-enum { BN_BOXES = 2 };
 typedef void bn_sum_kernel(const bn_box *box, int boxes, const bn_coefs *coefs,
                            const bn_sums *sums);
 typedef void bn_write_kernel(const bn_box *box, const bn_coefs *coefs);

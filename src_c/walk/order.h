@@ -27,7 +27,8 @@ typedef struct {
     int64_t position, positions, channel, channels, x, n;
 } bn_chunk;
 
-/* A chunk of all channels. */
-bn_chunk bn_chunk_of(const bn_problem *p, const bn_sum_order *order, int64_t index);
+/* A chunk of n channels from `channel` on. */
+bn_chunk bn_chunk_of(const bn_problem *p, const bn_sum_order *order, int64_t index, int64_t channel,
+                     int64_t n);
 
 #endif

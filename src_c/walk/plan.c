@@ -124,10 +124,9 @@ static int64_t rows_to_write(const bn_plan *plan, int threads) {
 }
 
 static int64_t all_bytes(const bn_plan *plan) {
-    const bn_problem *p = plan->problem;
     const formula_needs *sum = &plan->passes->needs[SUM], *write = &plan->passes->needs[WRITE];
     const int tensors = __builtin_popcount(ELEMENTS(sum->reads | write->reads | write->writes));
-    return p->channels * p->positions * p->run * tensors * plan->element_bytes;
+    return bn_elements(plan->problem) * tensors * plan->element_bytes;
 }
 
 /* Bypassing the last-level cache pays if the tensors exceed three quarters of it: they would not

@@ -123,15 +123,21 @@ static void keep_columns(const bn_walk *walk, int64_t n) {
     }
 }
 
-/* The positions of a chunk that fill no row of so many. */
-static bn_chunk left_of(const bn_chunk *chunk, int64_t each) {
+/* Sums a chunk's rows, each of so many positions. */
+typedef void sum_of_rows(const bn_walk *walk, const bn_chunk *chunk, int64_t positions);
+
+/* The last row may have fewer than `each` positions. */
+static void sum_all_rows(const bn_walk *walk, const bn_chunk *chunk, int64_t each,
+                         sum_of_rows *sum) {
     bn_chunk left = *chunk;
     left.positions = chunk->positions % each;
     left.position += chunk->positions - left.positions;
-    return left;
+    if (chunk->positions >= each)
+        sum(walk, chunk, each);
+    if (left.positions > 0)
+        sum(walk, &left, left.positions);
 }
 
-/* Sum rows of so many positions. */
 static void sum_rows(const bn_walk *walk, const bn_chunk *chunk, int64_t positions) {
     const formula f = walk->formula;
     const int64_t columns = chunk->channels * positions * walk->plan->problem->run;
@@ -141,15 +147,13 @@ static void sum_rows(const bn_walk *walk, const bn_chunk *chunk, int64_t positio
 }
 
 static void sum_by_columns(const bn_walk *walk, const bn_chunk *chunk) {
-    const int64_t each = walk->plan->order.row_positions;
-    const bn_chunk left = left_of(chunk, each); /* the last row */
+    const bn_sum_order *order = &walk->plan->order;
     clear_sums(walk, columns_of(walk->plan, chunk->channels));
-    if (chunk->positions >= each)
-        sum_rows(walk, chunk, each);
-    if (left.positions > 0)
-        sum_rows(walk, &left, left.positions);
-    (walk->plan->order.form == CHANNELS_LAST ? keep_positions : keep_columns)(walk,
-                                                                              chunk->channels);
+    sum_all_rows(walk, chunk, order->row_positions, sum_rows);
+    if (order->form == CHANNELS_LAST)
+        keep_positions(walk, chunk->channels);
+    else
+        keep_columns(walk, chunk->channels);
 }
 
 /* Exact sums need no order: a box has all rows, one after the other. */
@@ -165,13 +169,8 @@ static void sum_rows_exactly(const bn_walk *walk, const bn_chunk *chunk, int64_t
 }
 
 static void sum_exactly(const bn_walk *walk, const bn_chunk *chunk) {
-    const int64_t each = exact_positions(walk->plan);
-    const bn_chunk left = left_of(chunk, each); /* the last row */
     bn_take_tile(&walk->scratch->exact, chunk->channel, chunk->channels);
-    if (chunk->positions >= each)
-        sum_rows_exactly(walk, chunk, each);
-    if (left.positions > 0)
-        sum_rows_exactly(walk, &left, left.positions);
+    sum_all_rows(walk, chunk, exact_positions(walk->plan), sum_rows_exactly);
 }
 
 void bn_walk_sums(const bn_walk *walk, const bn_chunk *chunk) {
