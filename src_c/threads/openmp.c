@@ -145,10 +145,11 @@ static void move_off(int cpu) {
         (void)sched_setaffinity(0, sizeof mine, &mine);
 }
 
-/* A virtual machine's sleeping CPUs look busy, so the system wakes a thread on its caller's CPU.
- * There it would get no time before the caller is done, and then delay the caller: a call takes 300
- * us instead of 45 (measured). So such a thread moves off, and the caller yields to threads that
- * have not begun, first and last. */
+/* The system may wake a thread on its caller's CPU: a virtual machine's sleeping CPUs look busy,
+ * and behind a matrix product BLAS's idle threads spin on the others. There it would get no time
+ * before the caller is done, and then delay the caller: a call takes 300 us instead of 45
+ * (measured). So such a thread moves off, and the caller yields to threads that have not begun,
+ * first and last. */
 void bn_run_team(int threads, bn_team_work *work, void *argument) {
     enum { MOST_YIELDS = 200 }; /* about 50 us, the time that a thread takes to wake */
     bool grows = false;
@@ -158,8 +159,8 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
         return;
     }
     atomic_int begun = 0;
-    const bool yields = threads <= omp_get_num_procs() && nanoseconds() >= keeps_cpu;
-    const int cpu = yields ? sched_getcpu() : -1;
+    const bool fits = threads <= omp_get_num_procs(), yields = fits && nanoseconds() >= keeps_cpu;
+    const int cpu = fits ? sched_getcpu() : -1;
 #pragma omp parallel num_threads(threads)
     {
         const int me = omp_get_thread_num();
