@@ -108,7 +108,10 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-html_context = {"edit_page_url_template": sources + "/docs/{{ file_name }}"}
+html_context = {
+    "edit_page_url_template": sources + "/docs/{{ file_name }}",
+    "default_mode": "auto",  # light or dark, as the reader's system is
+}
 # Pages without others beside them.
 ALONE = ["index", "which_call", "cheat_sheet", "tutorial", "installation", "layer", "examples"]
 html_sidebars = {page: [] for page in [*ALONE, "troubleshooting", "glossary"]}
