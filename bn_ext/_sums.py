@@ -360,7 +360,8 @@ class GradientSums(_Sums):
     same order give the same bits every time. For float64 data, each part after the first then adds
     at most ``2**-53 * sum(abs(terms))`` to the error of a sum; for the other dtypes, a negligible
     amount. If exact, ``src - mean`` and its product with dy are each rounded once, to float32
-    (float64 for float64 data); the sums are not rounded.
+    (float64 for float64 data); the sums are not rounded. With narrower data, a float64 mean is
+    rounded to float32 first, and a correction makes up for that.
 
     A sum does not record `relu`: adding parts with and without a ReLU raises no error.
 
