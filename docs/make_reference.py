@@ -45,7 +45,8 @@ GROUPS = {
         {"bn_ext": "show_config keep_memory get_isa available_isas"},
     ),
     "Published operators": (
-        "Each takes and returns what its specification says. [Edge cases](semantics.md).",
+        "`from bn_ext.specs import tensorflow`. Each takes and returns what its specification "
+        "says. [Edge cases](semantics.md).",
         {"bn_ext.specs.onednn_graph": "", "bn_ext.specs.ngraph": "", "bn_ext.specs.tensorflow": ""},
     ),
 }

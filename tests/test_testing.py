@@ -90,7 +90,7 @@ def test_swapped_axes_are_found():
     with pytest.raises(AssertionError, match="^diff_src: "):
         check_backward(ours, shape=(8, 6, 6), data_format="NCX")
     with pytest.raises(AssertionError, match=r"^diff_gamma: expected shape \(5,\), got \(1, 5\)$"):
-        check_backward(lambda s, *_, epsilon: (s, np.ones((1, 5)), None), shape=(8, 5), limit=1e30)
+        check_backward(lambda s, *_, epsilon: (s, np.ones((1, 5)), s[0]), shape=(8, 5), limit=1e30)
 
 
 def off(index, by, output=0):
@@ -109,7 +109,8 @@ def test_the_message_shows_the_worst_element():
         off((2, 1, 4), lambda value: value + 1)()
     text = str(raised.value)
     assert text.startswith(
-        "diff_src: 1 of 60 elements are off by more than 8 * 2**-24 of the scale\n"
+        "diff_src: 1 of 60 elements are off by more than 8 * 2**-24 of the scale, in 1 of 3 "
+        "channels\n"
         "worst: element (2, 1, 4), channel 1\n got:      "
     )
     found = re.findall(r"^ (got|expected|error|limit): +(\S+)$", text, re.MULTILINE)
@@ -120,6 +121,21 @@ def test_the_message_shows_the_worst_element():
     for output, name in enumerate(["diff_gamma", "diff_beta"], 1):
         with pytest.raises(AssertionError, match=rf"^{name}: 1 of 3 .*\nworst: element \(2,\), ch"):
             off(2, lambda value: 2 * value, output)()
+
+
+def test_a_wrong_sum_is_named_beside_the_diff_src_that_it_spoils():
+    def gradient(src, diff_dst, mean, variance, gamma, epsilon):
+        xhat = (src - mean) / np.sqrt(variance + epsilon)
+        diff_gamma, diff_beta = (diff_dst * xhat).sum(0), diff_dst.sum(0)
+        diff_gamma[3] *= 1.01
+        diff_src = diff_dst - (diff_beta + xhat * diff_gamma) / len(src)
+        return gamma / np.sqrt(variance + epsilon) * diff_src, diff_gamma, diff_beta
+
+    with pytest.raises(AssertionError) as raised:
+        check_backward(gradient, shape=(64, 5))
+    src, gamma = re.findall("^diff_.*\n.*", str(raised.value), re.MULTILINE)
+    assert re.fullmatch("diff_src: .* in 1 of 5 channels\nworst: .* channel 3", src)
+    assert re.fullmatch("diff_gamma: 1 of 5 .*, in 1 of 5 channels\nworst: .* channel 3", gamma)
 
 
 @pytest.mark.parametrize("by", [np.nan, np.inf])
@@ -157,6 +173,11 @@ def test_an_array_or_a_shape_is_needed():
 def test_another_number_of_results_is_refused(n):
     with pytest.raises(AssertionError, match=f"function: expected diff_src, .*, got {n} results"):
         check_backward(lambda *_, **__: n * (np.zeros((4, 2)),), shape=(4, 2))
+
+
+def test_a_forgotten_return_is_told():
+    with pytest.raises(AssertionError, match="function: expected diff_src, .*, got None$"):
+        check_backward(lambda *_, **__: None, shape=(4, 2))
 
 
 def test_results_may_be_a_list():
