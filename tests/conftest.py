@@ -1,6 +1,7 @@
 """The option --slow, fixtures, and a reset of machine settings after each test."""
 
 import os
+import signal
 from collections import Counter
 
 import numpy as np
@@ -12,6 +13,11 @@ from bn_ext import _core
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="also run tests marked slow")
+
+
+def pytest_configure():
+    # What a shell runs in the background ignores Ctrl-C; some tests, and what they start, must not.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config, items):
