@@ -39,10 +39,9 @@ static inline bool bn_has_low(const bn_channels *c) {
     return c->problem->vector[BN_MEAN].dtype == BN_F64 && !in_doubles(c);
 }
 
-/* What rounding to a float takes from a number; 0 if the difference is not finite. */
+/* What rounding to a float takes from a number. */
 static inline double bn_low_of(double value) {
-    const double low = value - (double)(float)value;
-    return isfinite(low) ? low : 0;
+    return value - (double)(float)value;
 }
 
 /* coef times the mean's low part. Kernels subtract only the high part, so their coef * (x - mean)
