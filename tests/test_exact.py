@@ -185,6 +185,19 @@ def test_terms_that_fill_a_sum(name, rows):
                 assert integer_of(state, 1, 0) == units_of(x[:, 0], lowest, squared=squared)
 
 
+def test_limbs_are_carried_before_they_overflow():
+    """Each 1.99... adds 2^40 - 1 to a limb of 63 bits. Because of a large and a tiny number in each
+    portion, terms go to limbs one by one.
+    """
+    block, times = np.full(1024, np.nextafter(2.0, 0)), (1 << 13) + 64
+    block[:2] = 2.0**400, 2.0**-400
+    part = moments_of(np.tile(block, times)[None, None], data_format="NCX", num_threads=1)
+    _, lowest = STATES[len(part.array)]
+    for s in (0, 1):
+        once = units_of(block, lowest, squared=s == 1)
+        assert integer_of(part.array, s, 0) == times * once
+
+
 def test_flags_of_tasks_are_not_added():
     """Even one thread has several tasks here; two of them have a NaN."""
     x = np.ones((1, 1, 600_000), np.float32)
