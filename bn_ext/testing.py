@@ -1,6 +1,7 @@
 """A check of other implementations of batch normalization against this one."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,8 @@ def check_backward(
         Called as ``function(src, diff_dst, mean, variance, gamma, epsilon=epsilon)``. It returns
         diff_src, or a tuple of diff_src, diff_gamma and diff_beta.
     src, diff_dst : array, optional
-        The data. If missing, random numbers whose sums do not cancel.
+        The data, as for `bn_ext.batch_norm_backward`. If missing, random numbers whose sums do not
+        cancel.
     mean, variance, gamma : array, shape (C,), optional
         If missing, the statistics of src, and random numbers; in float64 for float64 data, else in
         float32.
@@ -69,9 +71,9 @@ def check_backward(
     AssertionError
         If an error is larger, or a shape is wrong, or a NaN or Inf is not where the reference has
         one; the message shows the worst element of each result. Or if the function returns neither
-        one array nor three.
-    TypeError
-        If neither src nor shape is given.
+        one array of floating-point numbers nor three.
+    TypeError, ValueError
+        If an argument is wrong, or not one of src and shape is given.
 
     Examples
     --------
@@ -96,37 +98,46 @@ def check_backward(
      error:    ...
      limit:    ...
     """
-    rng = np.random.default_rng(seed)
-    if src is None and shape is None:
-        raise TypeError("check_backward: expected src or shape, got neither")
-    data = None if src is None else _core._as_array(src, "src")
-    noise = rng.standard_normal(shape if data is None else data.shape)
-    if data is None:
+    if not callable(function):
+        raise TypeError(f"function: expected a callable, got {_core._shown(function)}")
+    if (src is None) == (shape is None):
+        which = "neither" if src is None else "both"
+        raise TypeError(f"check_backward: expected src or shape, got {which}")
+    limit = _named("limit", float, limit)
+    if not limit >= 0:
+        raise ValueError(f"limit: expected a number of at least 0, got {limit}")
+    rng = _named("seed", np.random.default_rng, seed)
+    if src is None:
         kind = dtype_of(dtype) if isinstance(dtype, str) else np.dtype(dtype)
-        data = (noise + 1).astype(kind)
-    if diff_dst is None:  # a part of src's own noise keeps sum(diff_dst * xhat) from cancelling
-        diff_dst = (noise + 1 + rng.standard_normal(data.shape)).astype(data.dtype)
+        data = (_named("shape", rng.standard_normal, shape) + 1).astype(kind)
+    else:
+        data = _core._as_array(src, "src")
     number = np.float64 if data.dtype == np.float64 else np.float32
-    if mean is None or variance is None:
-        batch = bn_ext.batch_norm_training(
-            data.astype(np.float64), epsilon=epsilon, data_format=data_format
-        )
-        mean, variance = (
-            own.astype(number) if given is None else given
-            for own, given in ((batch.mean, mean), (batch.variance, variance))
-        )
-    if gamma is None:
-        signs = rng.choice([-1, 1], np.shape(mean))
-        gamma = (signs * rng.uniform(0.5, 2, np.shape(mean))).astype(number)
-    given = [data, *map(np.asarray, (diff_dst, mean, variance, gamma))]
-    wide = [array.astype(np.float64) for array in given]
-    wanted = bn_ext.batch_norm_backward(*wide, epsilon=epsilon, data_format=data_format, exact=True)
-    found = function(*given, epsilon=epsilon)
-
+    how: dict[str, Any] = {"epsilon": epsilon, "data_format": data_format}
+    _core.training(data, **how, dry=True)
+    batch = bn_ext.batch_norm_training(data.astype(np.float64), **how)
     first = data_format is not None and not _core._as_format(data_format) & 1
     channel = 1 if first else data.ndim - 1
     axes = tuple(axis for axis in range(data.ndim) if axis != channel)
     along = [-1 if axis == channel else 1 for axis in range(data.ndim)]
+    with np.errstate(all="ignore"):
+        if mean is None:
+            mean = batch.mean.astype(number)
+        if variance is None:
+            variance = batch.variance.astype(number)
+        if diff_dst is None:  # the sign of xhat keeps sum(diff_dst * xhat) from cancelling
+            noise, more = rng.standard_normal((2, *data.shape))
+            signed = np.copysign(noise, data.astype(np.float64) - batch.mean.reshape(along))
+            diff_dst = (signed + 1 + more).astype(data.dtype)
+    if gamma is None:
+        signs = rng.choice([-1, 1], np.shape(mean))
+        gamma = (signs * rng.uniform(0.5, 2, np.shape(mean))).astype(number)
+    given = [data, *map(np.asanyarray, (diff_dst, mean, variance, gamma))]
+    partial(_core.backward, **how, dry=True)(*given)
+    wide = [array.astype(np.float64) for array in given]
+    wanted = bn_ext.batch_norm_backward(*wide, **how, exact=True)
+    found = function(*given, epsilon=epsilon)
+
     x, dy, *vectors = wide
     with np.errstate(all="ignore"):
         m, v, g, sum_x, sum_1 = (a.reshape(along) for a in (*vectors, *wanted[1:]))
@@ -146,22 +157,35 @@ def check_backward(
     # A wrong sum makes diff_src wrong as well, so each result is told of.
     unit = f"{limit:g} * 2**{exponent}"
     wrong = [
-        _compared(name, np.asarray(result), right, limit * 2.0**exponent * scale, channel, unit)
+        _compared(name, result, right, limit * 2.0**exponent * scale, channel, unit)
         for name, result, right, scale in zip(wanted._fields, results, wanted, scales, strict=False)
     ]
     if any(wrong):
         raise AssertionError("\n".join(filter(None, wrong)))
 
 
+def _named(name: str, function: Callable[[Any], Any], argument: object) -> Any:
+    """Call the function; its errors name the argument."""
+    try:
+        return function(argument)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
 def _compared(
     name: str,
-    result: NDArray[Any],
+    result: Any,
     right: NDArray[np.float64],
     allowed: NDArray[np.float64],
     channel: int,
     limit: str,
 ) -> str:
     """Return a text that shows the worst element, if any is too far off; else an empty one."""
+    if isinstance(result, np.ma.MaskedArray) or not hasattr(result, "__array__"):
+        return f"{name}: expected an array, got {_core._shown(result)}"
+    result = np.asarray(result)
+    if not (np.issubdtype(result.dtype, np.floating) or result.dtype.name == "bfloat16"):
+        return f"{name}: expected floating-point numbers, got {result.dtype}"
     if result.shape != right.shape:
         return f"{name}: expected shape {right.shape}, got {result.shape}"
     with np.errstate(all="ignore"):

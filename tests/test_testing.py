@@ -58,6 +58,7 @@ def test_hostile_data_that_bn_ext_passes(rng):
         for given in (
             {"src": src + 1000}, {"diff_dst": xhat}, {"src": wide}, {"diff_dst": wide},
             {"src": with_nan}, {"diff_dst": with_inf}, {"src": constant, "epsilon": 0},
+            {"src": src * 1e30},
             {"gamma": gamma}, {"mean": np.full(5, 1e4)}, {"src": src[:1]}, {"src": src[:0]},
         ):  # fmt: skip
             given = {
@@ -164,9 +165,67 @@ def test_16_bit_results_may_be_off_by_half_a_unit():
         check_backward(next_number, shape=(300, 5), dtype=np.float16)
 
 
-def test_an_array_or_a_shape_is_needed():
-    with pytest.raises(TypeError, match="^check_backward: expected src or shape, got neither$"):
-        check_backward(bn_ext.batch_norm_backward)
+def test_sums_do_not_cancel_with_data_of_ones_own(rng):
+    def gradient(*given, epsilon):
+        found = bn_ext.batch_norm_backward(*given, epsilon=epsilon)
+        return found._replace(diff_gamma=found.diff_gamma * np.float32(1.0001))
+
+    with pytest.raises(AssertionError, match="^diff_gamma: 3 of 3 elements"):
+        check_backward(gradient, rng.standard_normal((100_000, 3), dtype=np.float32))
+
+
+X = np.ones((4, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({}, TypeError, "check_backward: expected src or shape, got neither"),
+        ({"src": X, "shape": (4, 3)}, TypeError, "check_backward: expected src or shape, got both"),
+        ({"src": X.astype(int)}, TypeError, "src: expected .*got int64"),
+        ({"shape": (4, 3), "dtype": complex}, TypeError, "src: expected .*got complex128"),
+        ({"src": X, "diff_dst": X.astype(int)}, TypeError, "diff_dst: expected .*got int64"),
+        ({"src": X, "diff_dst": np.ma.masked_array(X, True)}, TypeError, "diff_dst: .*mask"),
+        ({"src": X, "gamma": "a"}, TypeError, "gamma: expected "),
+        ({"src": X, "mean": np.zeros(2)}, ValueError, "mean: expected shape"),
+        ({"shape": "x"}, TypeError, "shape: "),
+        ({"shape": (-4, 3)}, ValueError, "shape: "),
+        ({"shape": (4, 3), "seed": -1}, ValueError, "seed: "),
+        ({"shape": (4, 3), "limit": None}, TypeError, "limit: "),
+        ({"shape": (4, 3), "limit": np.nan}, ValueError, "limit: expected .*, got nan"),
+        ({"shape": (4, 3), "function": 3}, TypeError, "function: expected a callable, got 3"),
+    ],
+)
+def test_wrong_arguments_are_named(given, error, message):
+    def never(*_, **__):
+        pytest.fail("called")
+
+    with pytest.raises(error, match=f"^{message}"):
+        check_backward(**{"function": never, **given})
+
+
+@pytest.mark.parametrize(
+    ("made", "got"),
+    [
+        (lambda a: a.astype(int), "floating-point numbers, got int64"),
+        (lambda a: a != 0, "floating-point numbers, got bool"),
+        (lambda a: a + 5j, "floating-point numbers, got complex64"),
+        (lambda a: a.astype(object), "floating-point numbers, got object"),
+        (lambda a: np.ma.masked_array(a, True), "an array, got masked_array"),
+        (lambda a: a.tolist(), "an array, got "),
+        (lambda a: dict(enumerate(a)), "an array, got {0: "),
+        (lambda _: None, "an array, got None"),
+    ],
+)
+def test_results_that_are_no_floats_are_wrong(made, got):
+    for name in ("diff_src", "diff_gamma", "diff_beta"):
+
+        def gradient(*given, epsilon, name=name):
+            found = bn_ext.batch_norm_backward(*given, epsilon=epsilon)
+            return found._replace(**{name: made(getattr(found, name))})
+
+        with pytest.raises(AssertionError, match=re.escape(f"{name}: expected {got}")):
+            check_backward(gradient, shape=(4, 3))
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 4])
