@@ -20,7 +20,7 @@ class Reference(NamedTuple):
     diff_src_terms: np.ndarray  # |gamma rstd| (|dy| + |sum(dy)/M| + |xc rstd diff_gamma/M|)
     diff_src_sums: np.ndarray  # |gamma rstd| (sum|dy| + |xhat| sum|dy xhat|)/M: errors of sums
     diff_src_tiny: np.ndarray  # what is lost to underflow is multiplied by this
-    gamma_terms: np.ndarray  # of diff_gamma: dy xc rstd, channels first, (C, M)
+    gamma_terms: np.ndarray  # of diff_gamma: |dy xc| rstd, channels first, (C, M)
     beta_terms: np.ndarray  # of diff_beta: dy
     gamma_tiny: np.ndarray  # (C,), M rstd: what diff_gamma loses, in units of the smallest number
     diff_src_1: np.ndarray  # diff_dst, 0 where the gate is closed
@@ -170,6 +170,13 @@ def gate(dst):
 # ---- backward -----------------------------------------------------------------------
 
 
+def size_of_xc(src, x, mean):
+    """|xc| in the bounds: with hi, the mean as the arithmetic rounds it, |x - hi| + |mean - hi|."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        near = mean.astype(np.float64 if src.dtype == np.float64 else np.float32).astype(x.dtype)
+        return abs(x - near) + abs(mean - near)
+
+
 def batch_norm_backward(
     src, diff_dst, mean, variance, gamma=None, *, epsilon, axis=-1, is_training=True, gate=None,
     wide=np.float64,
@@ -182,19 +189,20 @@ def batch_norm_backward(
     mean, variance, gamma = column(mean, wide, 0), column(variance, wide, 0), column(gamma, wide, 1)
 
     xc = x - mean  # explicit: folding the mean into a constant would cost digits
+    far = size_of_xc(src, x, mean)
     rstd = 1 / np.sqrt(variance + wide(epsilon))
     diff_beta = accurate_sum(dy)  # beta shifts every element alike
-    gamma_terms = dy * xc * rstd  # gamma scales xhat = xc rstd
-    diff_gamma = accurate_sum(gamma_terms)
+    diff_gamma = accurate_sum(dy * xc * rstd)  # gamma scales xhat = xc rstd
+    gamma_terms = abs(dy) * far * rstd
     through_mean = diff_beta / m  # each element moves its channel's mean by 1/M
     through_variance = xc * rstd * diff_gamma / m  # and its variance by 2 xc/M
     scale = abs(gamma * rstd)
     if is_training:
         diff_src = gamma * rstd * (dy - (through_mean + through_variance))
-        sizes = abs(dy) + abs(through_mean) + abs(through_variance)
+        sizes = abs(dy) + abs(through_mean) + abs(far * rstd * diff_gamma / m)
         through_sums = abs(dy).sum(axis=1, keepdims=True)
-        through_sums = through_sums + abs(xc * rstd) * abs(gamma_terms).sum(axis=1, keepdims=True)
-        tiny = 1 + sizes + scale * (1 + abs(xc) * (1 + rstd**2))
+        through_sums = through_sums + far * rstd * gamma_terms.sum(axis=1, keepdims=True)
+        tiny = 1 + sizes + scale * (1 + far * (1 + rstd**2))
     else:
         diff_src = gamma * rstd * dy
         sizes, through_sums, tiny = abs(dy), np.zeros_like(dy), 1 + abs(dy)
@@ -242,9 +250,8 @@ def batch_norm_double_backward(
         return diff_src, diff_diff_dst, diff_gamma
 
     found = of(xhat, dy, ggx, ggg, ggb, gamma, -1, accurate_sum)
-    sizes = of(
-        *map(abs, (xhat, dy, ggx, ggg, ggb, gamma)), 1, lambda a: a.sum(axis=1, keepdims=True)
-    )
+    terms = size_of_xc(src, x, mean) * r, *map(abs, (dy, ggx, ggg, ggb, gamma))
+    sizes = of(*terms, 1, lambda a: a.sum(axis=1, keepdims=True))
 
     def back(diff_src, diff_diff_dst, diff_gamma):
         yield from (as_before(a, src, axis) for a in (diff_src, diff_diff_dst))

@@ -9,7 +9,7 @@ import hostile_data
 import numpy as np
 import pytest
 import reference
-from bounds import errors, reference_of, sum_errors
+from bounds import errors, reference_of, second_errors, sum_errors
 from cases import DATA_DTYPES, DTYPES, FORMATS, INPUTS, SHORT, Problem, arithmetic, shape, unit
 from needs import needs_long_double
 
@@ -123,6 +123,31 @@ def test_reference_is_exact_enough(rng, data):
                 ):  # fmt: skip
                     off = abs(Fraction(*value.as_integer_ratio()) - wanted)
                     assert 100 * off <= Fraction(*bound.as_integer_ratio())
+
+
+def test_a_mean_between_two_elements():
+    """Kernels see a difference twice as large as src - mean. The rounding errors of its sum and of
+    what makes up for it add up.
+    """
+    u = 2.0**-24
+    src, diff_dst = np.ones((4, 2, 256), np.float32), np.zeros((4, 2, 256), np.float32)
+    src[0, :, ::32] += 2 * u
+    diff_dst[0, :, 0] = 1
+    diff_dst[0, :, 32::32] = u * (1 + 2**-6)  # rounds up
+    diff_dst[1, :, 32::32] = -u * 2**-5  # with these, rounds down
+    for variance in (1.0, 2.0**-70, 2.0**-72):
+        given = src, diff_dst, np.full(2, 1 + 0.99999982 * u), np.full(2, variance), None
+        how = {"epsilon": 0.0, "data_format": "NCX"}
+        wide = {"epsilon": 0.0, "axis": 1, "wide": np.longdouble}
+        found = bn_ext.batch_norm_backward(*given, **how)
+        right = reference.batch_norm_backward(*given, **wide)
+        twice = bn_ext.batch_norm_double_backward(*given, diff_dst, **how)
+        again = reference.batch_norm_double_backward(*given, diff_dst, **wide)
+        for error in (
+            *errors(found, right, "float32", "float64").values(),
+            *second_errors(twice, again, "float32", "float64").values(),
+        ):
+            assert error.holds()
 
 
 def in_parts(parts):
