@@ -358,7 +358,8 @@ class BatchNorm:
         how = {"data_format": self.data_format, "num_threads": self.num_threads}
         own = kind(*given, exact=self.exact, **how, **options)
         total = self.allreduce(own)  # type: ignore[misc]
-        if type(total) is not kind or total.exact != own.exact or total.count < own.count:
+        fits = type(total) is kind and (total.exact, total.channels) == (own.exact, own.channels)
+        if not fits or total.count < own.count:
             raise TypeError(f"allreduce: expected a sum with {own!r}, got {_core._shown(total)}")
         return total
 
