@@ -100,9 +100,8 @@ def batch_norm_training(
         As for `batch_norm_backward`.
     exact : bool, optional
         If True, the sums are exact and rounded once. The bits of the result then depend on the
-        values alone, and data in parts gives the same bits (see `Statistics`). A
-        call takes 1.4 to 7 times as long, or up to 46 times with fewer than a hundred elements per
-        channel, and longer if exponents differ widely.
+        values alone, and data in parts gives the same bits (see `Statistics`). A call takes 1.4 to
+        6 times as long, with few elements per channel about 40 times.
 
     Returns
     -------
@@ -362,9 +361,8 @@ def batch_norm_backward(
         array.
     exact : bool, optional
         If True, the sums are exact and rounded once. The bits of the result then depend on the
-        values alone, and data in parts gives the same bits (see `GradientSums`). A
-        call takes 1.2 to 3.6 times as long, or up to 35 times with fewer than a hundred elements
-        per channel, and longer if exponents differ widely.
+        values alone, and data in parts gives the same bits (see `GradientSums`). A call takes 1.1
+        to 8 times as long, with few elements per channel about 30 times.
 
     Returns
     -------
