@@ -47,11 +47,11 @@ def check_backward(
         Called as ``function(src, diff_dst, mean, variance, gamma, epsilon=epsilon)``. It returns
         diff_src, or a tuple of diff_src, diff_gamma and diff_beta.
     src, diff_dst : array, optional
-        The data, as for `bn_ext.batch_norm_backward`. If missing, random numbers whose sums do not
+        The data, as for `bn_ext.batch_norm_backward`. If missing, random numbers whose sums hardly
         cancel.
     mean, variance, gamma : array, shape (C,), optional
-        If missing, the statistics of src, and random numbers; in float64 for float64 data, else in
-        float32.
+        If missing, the statistics of src, and random numbers of alternating signs; in float64 for
+        float64 data, else in float32.
     shape, dtype : optional
         Those of a random src; float32, float16, bfloat16 or float64.
     data_format : {"NXC", "NCX"}, optional
@@ -108,19 +108,20 @@ def check_backward(
         raise ValueError(f"limit: expected a number of at least 0, got {limit}")
     rng = _named("seed", np.random.default_rng, seed)
     if src is None:
-        kind = dtype_of(dtype) if isinstance(dtype, str) else np.dtype(dtype)
+        kind = _named("dtype", dtype_of if isinstance(dtype, str) else np.dtype, dtype)
         data = (_named("shape", rng.standard_normal, shape) + 1).astype(kind)
     else:
         data = _core._as_array(src, "src")
     number = np.float64 if data.dtype == np.float64 else np.float32
+    epsilon = _core._as_epsilon(epsilon)
     how: dict[str, Any] = {"epsilon": epsilon, "data_format": data_format}
     _core.training(data, **how, dry=True)
-    batch = bn_ext.batch_norm_training(data.astype(np.float64), **how)
     first = data_format is not None and not _core._as_format(data_format) & 1
     channel = 1 if first else data.ndim - 1
     axes = tuple(axis for axis in range(data.ndim) if axis != channel)
     along = [-1 if axis == channel else 1 for axis in range(data.ndim)]
     with np.errstate(all="ignore"):
+        batch = bn_ext.batch_norm_training(data.astype(np.float64), **how)
         if mean is None:
             mean = batch.mean.astype(number)
         if variance is None:
@@ -130,15 +131,18 @@ def check_backward(
             signed = np.copysign(noise, data.astype(np.float64) - batch.mean.reshape(along))
             diff_dst = (signed + 1 + more).astype(data.dtype)
     if gamma is None:
-        signs = rng.choice([-1, 1], np.shape(mean))
-        gamma = (signs * rng.uniform(0.5, 2, np.shape(mean))).astype(number)
-    given = [data, *map(np.asanyarray, (diff_dst, mean, variance, gamma))]
+        signs = np.resize([-1, 1], batch.mean.shape)
+        gamma = (signs * rng.uniform(0.5, 2, signs.shape)).astype(number)
+    rest = {"diff_dst": diff_dst, "mean": mean, "variance": variance, "gamma": gamma}
+    given = [data, *(_named(name, np.asanyarray, array) for name, array in rest.items())]
     partial(_core.backward, **how, dry=True)(*given)
-    wide = [array.astype(np.float64) for array in given]
+    with np.errstate(all="ignore"):
+        wide = [array.astype(np.float64) for array in given]
     wanted = bn_ext.batch_norm_backward(*wide, **how, exact=True)
     found = function(*given, epsilon=epsilon)
 
     x, dy, *vectors = wide
+    exponent = -53 if number is np.float64 else -24
     with np.errstate(all="ignore"):
         m, v, g, sum_x, sum_1 = (a.reshape(along) for a in (*vectors, *wanted[1:]))
         rstd = 1 / np.sqrt(v + epsilon)
@@ -147,7 +151,7 @@ def check_backward(
         scales = [
             terms.max(axes, keepdims=True, initial=0), abs(dy * xhat).sum(axes), abs(dy).sum(axes)
         ]  # fmt: skip
-    exponent = -53 if number is np.float64 else -24
+        allowed = [limit * 2.0**exponent * scale for scale in scales]
     results = found if isinstance(found, (tuple, list)) else (found,)
     if found is None or (results is found and len(found) != len(wanted)):
         got = f"{len(found)} results" if results is found else None
@@ -157,8 +161,8 @@ def check_backward(
     # A wrong sum makes diff_src wrong as well, so each result is told of.
     unit = f"{limit:g} * 2**{exponent}"
     wrong = [
-        _compared(name, result, right, limit * 2.0**exponent * scale, channel, unit)
-        for name, result, right, scale in zip(wanted._fields, results, wanted, scales, strict=False)
+        _compared(*each, channel, unit)
+        for each in zip(wanted._fields, results, wanted, allowed, strict=False)
     ]
     if any(wrong):
         raise AssertionError("\n".join(filter(None, wrong)))

@@ -58,14 +58,15 @@ def test_hostile_data_that_bn_ext_passes(rng):
         for given in (
             {"src": src + 1000}, {"diff_dst": xhat}, {"src": wide}, {"diff_dst": wide},
             {"src": with_nan}, {"diff_dst": with_inf}, {"src": constant, "epsilon": 0},
-            {"src": src * 1e30},
+            {"src": src * 1e30}, {"limit": 1e308},
             {"gamma": gamma}, {"mean": np.full(5, 1e4)}, {"src": src[:1]}, {"src": src[:0]},
         ):  # fmt: skip
             given = {
                 name: a.astype(data) if isinstance(a, np.ndarray) else a
                 for name, a in {"src": src, **given}.items()
             }
-            check_backward(bn_ext.batch_norm_backward, **given)
+            with np.errstate(all="raise"):
+                check_backward(bn_ext.batch_norm_backward, **given)
     large = (diff_dst * 3000).astype(np.float16)  # results overflow
     check_backward(bn_ext.batch_norm_backward, src.astype(np.float16) / 64, large)
 
@@ -187,6 +188,9 @@ X = np.ones((4, 3), np.float32)
         ({"src": X, "diff_dst": X.astype(int)}, TypeError, "diff_dst: expected .*got int64"),
         ({"src": X, "diff_dst": np.ma.masked_array(X, True)}, TypeError, "diff_dst: .*mask"),
         ({"src": X, "gamma": "a"}, TypeError, "gamma: expected "),
+        ({"src": X, "mean": [[1, 2], [3]]}, ValueError, "mean: "),
+        ({"shape": (4, 3), "dtype": "blah"}, TypeError, "dtype: "),
+        ({"shape": (4, 3), "epsilon": "1"}, TypeError, "epsilon: expected "),
         ({"src": X, "mean": np.zeros(2)}, ValueError, "mean: expected shape"),
         ({"shape": "x"}, TypeError, "shape: "),
         ({"shape": (-4, 3)}, ValueError, "shape: "),
