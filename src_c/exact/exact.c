@@ -200,8 +200,7 @@ static void touch(bn_accumulator *state, int row) {
 /* A tile's carried limbs add less than 2^40 for each of a channel's columns, of which rows have at
  * most BN_STRIP, or 15 if there are several tiles. A thread comes to a tile once in each share of
  * tasks (schedule.c) that has some of the tile's; if there are several tiles, that is half of the
- * shares, and two. So the state's limbs, of 63 bits, need no carries before the end. A thread alone
- * comes to each tile once. */
+ * shares, and two. So the state's limbs, of 63 bits, need no carries before the end. */
 _Static_assert(15 * (BN_MOST_THREADS / 2 + 2) * BN_MOST_THREADS < 1 << (63 - BN_LIMB_BITS) &&
                    BN_STRIP * BN_MOST_THREADS < 1 << (63 - BN_LIMB_BITS),
                "the state's limbs hold all that threads add");
@@ -209,6 +208,7 @@ _Static_assert(15 * (BN_MOST_THREADS / 2 + 2) * BN_MOST_THREADS < 1 << (63 - BN_
 static void add_to_state(bn_exact *e) {
     bn_accumulator *a = &e->sums, *state = e->state;
     const int64_t all = round_up(e->columns, e->paired ? 2 * e->kernels->lanes : 1);
+    /* A thread alone comes to each tile once, so even its flags may be added. */
     const bool in_order = e->alone && all == e->channels && !e->paired;
     e->kernels->exact->carry(a);
     touch(state, a->first < a->end ? a->first : state->limbs);
