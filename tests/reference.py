@@ -59,6 +59,12 @@ def by_channel(array, axis):
     return array.reshape(array.shape[0], -1)
 
 
+def as_subtracted(mean, src):
+    """The mean as kernels subtract it: rounded to the arithmetic type."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return mean.astype(np.float64 if src.dtype == np.float64 else np.float32).astype(mean.dtype)
+
+
 def accurate_sum(terms):
     """Sum the last axis to length 1: add halves, and record what each addition loses."""
     if terms.shape[-1] == 0:
@@ -110,8 +116,7 @@ def batch_norm_training(
     with np.errstate(divide="ignore", invalid="ignore"):
         pivot, offset, xc = moments(x)
         variance = accurate_sum(xc * xc) / x.shape[1]
-        number = np.float64 if src.dtype == np.float64 else np.float32
-        near = (pivot + offset).astype(number).astype(wide)  # the mean, as it is subtracted
+        near = as_subtracted(pivot + offset, src)
         low = (pivot - near) + offset
     return normalized(
         src, x - near, pivot + offset, low, variance, gamma, beta,
@@ -172,8 +177,8 @@ def gate(dst):
 
 def size_of_xc(src, x, mean):
     """|xc| in the bounds: with hi, the mean as the arithmetic rounds it, |x - hi| + |mean - hi|."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        near = mean.astype(np.float64 if src.dtype == np.float64 else np.float32).astype(x.dtype)
+    near = as_subtracted(mean, src)
+    with np.errstate(invalid="ignore"):
         return abs(x - near) + abs(mean - near)
 
 
