@@ -1,4 +1,6 @@
-"""The gradient of the gradient through a fused ReLU, which gates diff_dst and diff_diff_dst."""
+"""A fused ReLU's workspace, and the gradient of the gradient, where diff_dst and diff_diff_dst go
+through the ReLU.
+"""
 
 from typing import Any
 
@@ -8,7 +10,12 @@ from numpy.typing import NDArray
 from bn_ext import _core
 from bn_ext._results import BatchNormDoubleBackward
 
-__all__ = ["gated", "gated_double_backward"]
+__all__ = ["gated", "gated_double_backward", "workspace_size"]
+
+
+def workspace_size(elements: int, ndim: int) -> int:
+    """Bytes of a workspace: a bit for each element of src, and the order of src's axes."""
+    return (elements + 7) // 8 + 2 * ndim
 
 
 def gated(

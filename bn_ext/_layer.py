@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bn_ext import _core
+from bn_ext._gated import workspace_size
 from bn_ext._names import HINTS, find_hint, refuses_other_names
 from bn_ext._sums import GradientSums, Statistics, total_of
 from bn_ext._typing import Array, DataFormat, Flag
@@ -321,7 +322,7 @@ class BatchNorm:
         # added, which is not kept.
         workspace = None
         if self.relu and added is not None and keep:
-            workspace = np.empty(-(-data.size // 8), np.uint8)
+            workspace = np.empty(workspace_size(data.size, data.ndim), np.uint8)
         options = {**self._options(added), "workspace": workspace}
         options |= {"src": data, "gamma": self.gamma, "beta": self.beta}
         after: dict[str, Any] = {"saved": None}

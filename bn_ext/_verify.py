@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import bn_ext
 from bn_ext import _core
+from bn_ext._gated import workspace_size
 from bn_ext._sums import power_above
 from bn_ext._typing import DataFormat
 
@@ -198,9 +199,10 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
         options |= {"relu": True, "dst": dst, "is_training": False}
         yield bn_ext.batch_norm_backward(src, np.ones_like(src), *backward[2:], **options).diff_src
     elif mode == "gated":
-        options |= {"relu": True, "workspace": np.full(-(-src.size // 8), 0xA5, np.uint8)}
+        workspace = np.full(workspace_size(src.size, src.ndim), 0xA5, np.uint8)
+        options |= {"relu": True, "workspace": workspace}
         yield bn_ext.batch_norm_inference(*forward, **options)
-        yield options["workspace"]
+        yield workspace[: -2 * src.ndim]  # the bits
         yield from bn_ext.batch_norm_backward(*backward, **options)
     elif mode.startswith("double"):
         yield from bn_ext.batch_norm_double_backward(

@@ -24,7 +24,7 @@ except ImportError as _error:
     ) from _error
 
 from bn_ext import _core, _layer
-from bn_ext._gated import gated, gated_double_backward
+from bn_ext._gated import gated, gated_double_backward, workspace_size
 from bn_ext._names import refuses_other_names
 from bn_ext._typing import Array, DataFormat, Flag
 
@@ -75,7 +75,8 @@ def _normalize(src: Any, gamma: Any, beta: Any, src_1: Any, step: _Step) -> NDAr
     step.src = src = _core._as_array(src, "src")
     options = {**step.shared, "src_1": src_1, "relu": step.relu}
     if step.relu:
-        step.workspace = options["workspace"] = np.empty(-(-src.size // 8), np.uint8)
+        step.workspace = np.empty(workspace_size(src.size, src.ndim), np.uint8)
+        options["workspace"] = step.workspace
     dst: NDArray[Any]
     if step.stats:
         mean, variance = step.stats

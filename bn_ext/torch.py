@@ -30,7 +30,7 @@ except ImportError as _error:
     ) from _error
 
 from bn_ext import _core
-from bn_ext._gated import gated_double_backward
+from bn_ext._gated import gated_double_backward, workspace_size
 from bn_ext._sums import GradientSums, Statistics, total_of
 
 __all__ = [
@@ -156,7 +156,8 @@ def _shared(
 
 
 def _bits(src: Tensor, gate: bool) -> Tensor:
-    return _vector(src, (src.numel() + 7) // 8 if gate else 0, dtype=torch.uint8)
+    size = workspace_size(src.numel(), src.dim()) if gate else 0
+    return _vector(src, size, dtype=torch.uint8)
 
 
 def _update(

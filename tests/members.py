@@ -97,7 +97,7 @@ class Member:
         """
         given = self.arguments(p, **options) | (tensors or {})
         if "workspace" in given:
-            given["workspace"] = packed(p.passes, given["src"])
+            given["workspace"] = packed(p.passes, given["src"], p.data_format)
         changed = []
         if self.function in ("training", "inference"):
             changed = [name for name in CHANGED if name in given]
@@ -162,7 +162,7 @@ def problem(rng, shape, data_format, *types):
     """
     p = Family(rng, shape, data_format, *types)
     p.passes = rng.random(p.src.shape, np.float32) < 0.5
-    p.dst, p.workspace = p.src_1 * p.passes, packed(p.passes, p.src)
+    p.dst, p.workspace = p.src_1 * p.passes, packed(p.passes, p.src, p.data_format)
     p.result, p.another = np.empty_like(p.src), np.empty_like(p.src)
     p.vector, p.another_vector = np.empty_like(p.mean), np.empty_like(p.mean)
     p.sums = np.ones((2, len(p.mean)))

@@ -30,7 +30,7 @@ def problem(rng, dims, data_format, *types):
     p = Family(rng, shape(*dims, data_format), data_format, *types)
     p.dst = forward(p, relu=True)
     p.passes = lets_pass(p.dst)
-    p.workspace = packed(p.passes, p.src)
+    p.workspace = packed(p.passes, p.src, data_format)
     return p
 
 

@@ -11,6 +11,7 @@ import autograd.numpy as anp  # noqa: E402
 from autograd.test_util import check_grads  # noqa: E402
 
 import bn_ext.autograd  # noqa: E402
+from bn_ext._gated import workspace_size  # noqa: E402
 from bn_ext.autograd import batch_norm_inference, batch_norm_training  # noqa: E402
 
 DIMS = [(5, 3), (3, 2, 3), (2, 2, 1, 3)]
@@ -119,7 +120,7 @@ def test_gradients_are_those_of_bn_ext(rng, name, training, relu, data_format):
     shared = {"epsilon": EPSILON, "data_format": data_format}
     gate = {}
     if relu:
-        gate = {"workspace": np.empty(-(-src.size // 8), np.uint8), "relu": True}
+        gate = {"workspace": np.empty(workspace_size(src.size, src.ndim), np.uint8), "relu": True}
     if training:
         dst, *stats = bn_ext.batch_norm_training(src, gamma, beta, src_1=src_1, **shared, **gate)
     else:

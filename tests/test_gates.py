@@ -4,16 +4,24 @@ A gated call must give, bit for bit, what the plain call gives for a diff_dst wi
 the elements that did not pass.
 """
 
+import itertools
+from functools import partial
+
 import cases
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, DTYPES, EPSILON, SHORT, Family, all_bits, bits, dtype, packed, shape
+from cases import (
+    DATA_DTYPES, DTYPES, EPSILON, SHORT, Family, all_bits, axis_order, bits, dtype, packed, placed,
+    shape,
+)  # fmt: skip
 from oracle import running
 from oracle.dtypes import DTYPES as STORED
 from oracle.values import boundary
 from relu_gates import GATES, SIZES, forward, gated, lets_pass, passed, plain, problem
 
 import bn_ext
+from bn_ext import _core
+from bn_ext._gated import gated_double_backward, workspace_size
 
 pytestmark = pytest.mark.quick
 
@@ -60,8 +68,9 @@ def test_every_bit_of_a_workspace_counts(size, num_threads):
     def diff_src(**gate):
         return bn_ext.batch_norm_backward(src, src, 0 * vector, vector, **gate, **given).diff_src
 
-    bits_of_all = np.full(-(-size // 8), 0xFF, np.uint8)
-    assert not diff_src(relu=True, workspace=0 * bits_of_all).any()
+    none_of_all, bits_of_all = (packed(np.full(src.shape, on), src, "NXC") for on in (False, True))
+    bits_of_all[-5] = 0xFF  # past the last element too
+    assert not diff_src(relu=True, workspace=none_of_all).any()
     assert bits(diff_src(relu=True, workspace=bits_of_all)) == bits(diff_src())
 
 
@@ -75,13 +84,13 @@ def test_training_with_statistics_in_doubles_passes_the_same(rng, data, data_for
             p.beta /= 100
             options = {"data_format": data_format, "relu": True}
             out = (None, np.empty(dims[1]), np.empty(dims[1]))
-            p.workspace = np.empty(-(-p.src.size // 8), np.uint8)
+            p.workspace = np.empty(workspace_size(p.src.size, p.src.ndim), np.uint8)
             names = ("src", "gamma", "beta")
             p.dst, p.mean, p.variance = p.take(
                 bn_ext.batch_norm_training, *names, workspace=p.workspace, out=out, **options
             )
             p.passes = lets_pass(p.dst)
-            assert bits(p.workspace) == bits(packed(p.passes, p.src))
+            assert bits(p.workspace) == bits(packed(p.passes, p.src, data_format))
             want = all_bits(plain(p))
             assert [all_bits(gated(p, gate)) == want for gate in GATES] == [True] * 3, dims
 
@@ -103,7 +112,7 @@ def test_results_at_the_edge_of_zero(isa, data):
         passes = lets_pass(dst)
         diff_dst = np.ones_like(src)
         options = {"epsilon": 0.0, "relu": True, "is_training": False, "param_grads": False}
-        for gate in ({"beta": given}, {"dst": dst}, {"workspace": packed(passes, src)}):
+        for gate in ({"beta": given}, {"dst": dst}, {"workspace": packed(passes, src, "NXC")}):
             found = bn_ext.batch_norm_backward(src, diff_dst, none, one, one, **gate, **options)
             assert bits(found.diff_src) == bits(passes.astype(src.dtype)), (beta, list(gate))
 
@@ -117,7 +126,7 @@ def test_what_is_nan_passes(rng, isa, gate):
         p.dst = forward(p, relu=True)
         p.passes = lets_pass(p.dst)
         p.dst[1, 1, ::6] = -p.dst[1, 1, ::6]
-        p.workspace = packed(p.passes, p.src)
+        p.workspace = packed(p.passes, p.src, p.data_format)
         assert p.passes[1, 1, ::3].all()
         p.diff_dst[2, :, ::5] = -np.asarray(np.nan, p.src.dtype)
         found = gated(p, gate, is_training=False, param_grads=False)
@@ -139,15 +148,97 @@ def test_a_forward_pass_fills_it(rng, isa, data, added, data_format):
         src_1 = p.src_1 if added else None
         p.src.flat[-1] = np.nan
         options = {"relu": True, "src_1": src_1, "data_format": data_format, "epsilon": EPSILON}
-        workspace = np.full(-(-p.src.size // 8), 0xA5, np.uint8)
+        workspace = np.full(workspace_size(p.src.size, p.src.ndim), 0xA5, np.uint8)
         found = bn_ext.batch_norm_training(p.src, p.gamma, p.beta, workspace=workspace, **options)
         passes = lets_pass(found.dst)
-        assert bits(workspace) == bits(packed(passes, p.src)), dims
+        assert bits(workspace) == bits(packed(passes, p.src, data_format)), dims
         dst = bn_ext.batch_norm_inference(
             p.src, *p.vectors(), p.beta, workspace=workspace, out=p.src_1, **options
         )
         passes = lets_pass(dst)
-        assert bits(workspace) == bits(packed(passes, p.src)), dims
+        assert bits(workspace) == bits(packed(passes, p.src, data_format)), dims
+
+
+def laid_anyhow(src):
+    """src with its axes in each of some orders in memory, with gaps, backwards, and repeated."""
+    for order in itertools.islice(itertools.permutations(range(src.ndim)), 0, None, 5):
+        yield placed(src, order=order)
+        yield placed(src, "gaps", order=order)
+    yield placed(src, "backwards", order=range(src.ndim)[::-1])
+    yield np.broadcast_to(src[:1], src.shape)
+    yield np.broadcast_to(src[..., :1], src.shape)
+
+
+def gradients(src, diff_dst, workspace, **options):
+    return bn_ext.batch_norm_backward(src, diff_dst, workspace=workspace, **RELU, **options)
+
+
+def from_sums(src, diff_dst, workspace, *, mean, variance, gamma, epsilon, exact=False, **options):
+    shared = {"workspace": workspace, **RELU, **options}
+    sums = bn_ext.GradientSums(src, diff_dst, mean, exact=exact, **shared)
+    found = bn_ext.batch_norm_backward(
+        src, diff_dst, mean, variance, gamma, epsilon=epsilon, sums=sums, **shared
+    )
+    return [sums._sums if not exact else _core.canonical_state(sums.array), *found]
+
+
+def in_place(src, diff_dst, workspace, **options):
+    out = src.copy(order="K"), None, None, diff_dst.copy(order="K")
+    options |= {"diff_src_1": True, "out": out}
+    return gradients(out[0], out[3], workspace, **options)
+
+
+def twice(src, diff_dst, workspace, **options):
+    second = diff_dst[::-1], options["mean"], options["mean"], diff_dst
+    vectors = (options.pop(name) for name in ("mean", "variance", "gamma"))
+    return gated_double_backward(src, diff_dst, *vectors, *second, workspace=workspace, **options)
+
+
+RELU = {"relu": True}
+#: What reads a workspace.
+READERS = {
+    "backward": gradients,
+    "frozen": partial(gradients, is_training=False),
+    "added": partial(gradients, diff_src_1=True),
+    "exact": partial(gradients, exact=True),
+    "in place": in_place,
+    "sums": from_sums,
+    "exact sums": partial(from_sums, exact=True),
+    "second derivatives": twice,
+}
+
+
+@every_format
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("dims", [(3, 4, 5, 6), (2, 1, 4, 3), (3, 4, 1, 1), (3, 1, 1, 5), (3, 7)])
+def test_its_bits_are_those_of_the_same_elements_of_src_in_any_order(
+    rng, dims, reader, data_format
+):
+    """Results have the bits of the order that src had in the forward pass, and src's own layout."""
+    p = Family(rng, dims, data_format)
+    options = {"data_format": data_format, "epsilon": EPSILON}
+    workspace = np.empty(workspace_size(p.src.size, p.src.ndim), np.uint8)
+    for src in laid_anyhow(p.src):
+        _, mean, variance = bn_ext.batch_norm_training(
+            src, p.gamma, src_1=p.src_1, workspace=workspace, **RELU, **options
+        )
+        vectors = {"mean": mean, "variance": variance, "gamma": p.gamma}
+        right = all_bits(reader(src, p.diff_dst, workspace, **vectors, **options))
+        for again in laid_anyhow(src):
+            if np.array_equal(src, again):
+                found = reader(again, p.diff_dst, workspace, **vectors, **options)
+                assert all_bits(found) == right
+                if reader is gradients:
+                    assert axis_order(found.diff_src) == axis_order(again)
+
+
+@pytest.mark.parametrize("dims", [(0, 4, 3), (3, 0, 3), (3, 4, 0), (0, 0)])
+def test_an_empty_one_has_an_order_too(dims):
+    src, vector = np.empty(dims, np.float32), np.ones(dims[-1], np.float32)
+    options = {"relu": True, "data_format": "NXC", "epsilon": EPSILON}
+    options["workspace"] = np.full(workspace_size(0, src.ndim), 0xA5, np.uint8)
+    bn_ext.batch_norm_inference(src, vector, vector, **options)
+    assert bn_ext.batch_norm_backward(src, src, vector, vector, **options).diff_src.shape == dims
 
 
 @pytest.mark.parametrize("name", STORED)

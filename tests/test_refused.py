@@ -343,13 +343,20 @@ OF_GATES = [
         (BACKWARD, TypeError, "workspace", "an array, got int$", lambda a: 1),
         (WITH_WORKSPACE, TypeError, "workspace", "uint8, got bool", lambda a: a.astype(bool)),
         (WITH_WORKSPACE, ValueError, "workspace",
-         r"shape \(15,\), a bit for each element of src, got \(14,\)", lambda a: a[1:]),
+         r"shape \(21,\), a bit for each element of src and two bytes for each axis, got \(20,\)",
+         lambda a: a[1:]),
         (WITH_WORKSPACE, ValueError, "workspace",
          r"a contiguous array, got one with strides \(-1,\)", lambda a: a[::-1]),
+        *((GATED, ValueError, "workspace", r"what a forward pass wrote for src of shape "
+           r"\(6, 4, 5\) with the channels on axis 2, got one that ends in b'",
+           lambda a, end=end: np.append(a[:-6], np.array(end, np.uint8))) for end in (
+            (0,) * 6, (255,) * 6,  # never written
+            (0, 6, 0, 6, 130, 5), (0, 6, 3, 4, 130, 5),  # no order of three axes
+            (0, 6, 129, 4, 2, 5), (0, 7, 1, 4, 130, 5))),  # other channels, another length
         (FORWARD, ValueError, "workspace", "a writable array, got a read-only", read_only),
         (FORWARD, TypeError, "workspace", "a numpy.ndarray, got bytes", bytes))),
     row(FORWARD, ValueError, r"^workspace: expected a contiguous array, got one with strides \(2,",
-        relu=True, workspace=np.zeros(4, np.uint8)[::2], src=of("src", lambda a: a[:1, :2]),
+        relu=True, workspace=np.zeros(16, np.uint8)[::2], src=of("src", lambda a: a[:1, :2]),
         out=None),
 ]  # fmt: skip
 
@@ -399,7 +406,8 @@ def kept(q, exact):
 def first_bits(q):
     """A workspace in the memory of the first result."""
     q.memory = np.zeros(q.src.nbytes, np.uint8)
-    return q.memory[:15]
+    q.memory[:21] = q.workspace
+    return q.memory[:21]
 
 
 def over_bits(q, result):
@@ -418,7 +426,7 @@ OF_SHARING = [
           relu=True, workspace=first_bits, out=out_with(name, 0, over_bits))
       for name in WITH_WORKSPACE),
     row(FORWARD, ValueError, "^workspace: shares memory with src", relu=True, out=None,
-        workspace=of("src", lambda a: a.view(np.uint8).reshape(-1)[:15])),
+        workspace=of("src", lambda a: a.view(np.uint8).reshape(-1)[:21])),
     row("double_backward", ValueError, "^out: diff_src: shares memory with out: diff_diff_dst",
         out=lambda q: (q.src, q.src, None)),
     *(row("backward", ValueError, "^out: diff_gamma: shares memory with sums",

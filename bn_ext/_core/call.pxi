@@ -46,7 +46,8 @@ cdef class Call:
     cdef bint is_empty
     cdef int dtype                  # code of the data's dtype
     cdef int vector_dtype[BN_VECTORS]   # of each pinned vector
-    cdef bn_axes axes
+    cdef bn_axes axes_of_src
+    cdef bn_axes axes               # as kernels walk them: src's, or those of the workspace read
     cdef bn_problem problem
 
     def __dealloc__(self):
@@ -200,7 +201,6 @@ cdef object call(Call c, object out):
     check(c)
     if c.dry:
         return None
-    bn_axes_of(&c.view[SRC], c.channel_axis, &c.axes)
     memcpy(checked, c.array, sizeof(checked))
     try:
         return run(c, given)
@@ -227,6 +227,8 @@ cdef object run(Call c, tuple given):
                 status = compute(c)
         if status != BN_OK:
             raise MemoryError("bn_ext: not enough memory for sums and coefficients")
+    if c.facts.is_forward and has(c, WORKSPACE):
+        bn_write_order(&c.view[SRC], c.channel_axis, &c.axes, order_in_workspace(c))
     return result
 
 
@@ -241,6 +243,8 @@ cdef int check(Call c) except -1:
         if has(c, role):
             pin(c, role, array_of(c, role))
     check_data(c)
+    bn_axes_of(&c.view[SRC], c.channel_axis, &c.axes_of_src)
+    c.axes = c.axes_of_src
     check_vectors(c)
     check_sums(c)
     check_running(c)
@@ -252,8 +256,8 @@ cdef int check(Call c) except -1:
 
 
 cdef int state_problem(Call c) except -1:
-    """Fill in the problem that C reads. An operand that cannot be walked in src's order gets a
-    dense copy. So does diff_src_1 where it would overwrite src, which is read later. An absent
+    """Fill in the problem that C reads. An operand that cannot be walked in the order of `axes` gets
+    a dense copy. So does diff_src_1 where it would overwrite src, which is read later. An absent
     operand gets src's strides."""
     cdef bn_view walked[BN_OPERANDS]
     cdef bn_problem *p = &c.problem
@@ -264,7 +268,7 @@ cdef int state_problem(Call c) except -1:
             not bn_follows(&c.view[role], &c.axes)
             or (role == DIFF_SRC_1 and c.view[role].data == c.view[SRC].data)
         ):
-            pin_new(c, COPIES + role, new_like_src(c, LEAST_KEPT))
+            pin_new(c, COPIES + role, new_like_src(c, &c.axes, LEAST_KEPT))
             walked[role] = c.view[COPIES + role]
     bn_set_axes(p, walked, &c.axes, c.channel_axis)
     for role in range(BN_OPERANDS):

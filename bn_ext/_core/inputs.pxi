@@ -154,23 +154,38 @@ cdef object wrong_vector(Call c, int role):
 cdef object UINT8 = np.dtype(np.uint8)
 
 
+cdef inline unsigned char *order_in_workspace(Call c) noexcept:
+    """The order of the bits, behind them."""
+    cdef Py_ssize_t bits = bn_bytes_of_bits(c.elements * c.channels)
+    return <unsigned char *>c.view[WORKSPACE].data + bits
+
+
 cdef int check_workspace(Call c) except -1:
-    """Check the workspace: one bit for each element. The backward pass reads it, the forward pass
-    writes it."""
+    """Check the workspace: one bit for each element, and their order. The forward pass writes it. The
+    backward pass reads it, and walks all operands in that order."""
     cdef const bn_view *view = &c.view[WORKSPACE]
-    cdef Py_ssize_t size = bn_bytes_of_bits(c.elements * c.channels)
+    cdef Py_ssize_t order = bn_bytes_of_order(c.view[SRC].ndim)
+    cdef Py_ssize_t size = bn_bytes_of_bits(c.elements * c.channels) + order
     if dtype_of_array(array_of(c, WORKSPACE)) != UINT8 or view.itemsize != 1:
         raise wrong_input(c, WORKSPACE, "uint8")
     if view.ndim != 1 or view.shape[0] != size:
         raise ValueError(
-            f"workspace: expected shape ({size},), a bit for each element of src, "
-            f"got {shape_of(view)}"
+            f"workspace: expected shape ({size},), a bit for each element of "
+            f"{input_name(c, SRC)} and two bytes for each axis, got {shape_of(view)}"
         )
-    if size > 1 and view.strides[0] != 1:
+    if view.strides[0] != 1:
         raise ValueError(
             f"workspace: expected a contiguous array, got one with strides ({view.strides[0]},)"
         )
-    return check_writable(c, WORKSPACE) if c.facts.is_forward else 0
+    if c.facts.is_forward:
+        return check_writable(c, WORKSPACE)
+    if not bn_read_order(order_in_workspace(c), &c.view[SRC], c.channel_axis, &c.axes):
+        raise ValueError(
+            f"workspace: expected what a forward pass wrote for {input_name(c, SRC)} of shape "
+            f"{shape_of(&c.view[SRC])} with the channels on axis {c.channel_axis}, got one that "
+            f"ends in {_shown(bytes(array_of(c, WORKSPACE)[-order:]))}"
+        )
+    return 0
 
 
 cdef int check_sums(Call c) except -1:

@@ -141,17 +141,17 @@ cdef object new_array(object shape, object dtype, Call c, Py_ssize_t least):
     return ndarray(shape, dtype, block)
 
 
-cdef object new_like_src(Call c, Py_ssize_t least):
-    """An array of src's shape, dtype and memory order."""
+cdef object new_like_src(Call c, const bn_axes *order, Py_ssize_t least):
+    """An array of src's shape and dtype, whose axes lie in this order."""
     cdef int i
     cdef bint as_named = True
-    for i in range(1, c.axes.n):
-        if c.axes.axis[i] < c.axes.axis[i - 1]:
+    for i in range(1, order.n):
+        if order.axis[i] < order.axis[i - 1]:
             as_named = False
     shape, dtype = shape_of(&c.view[SRC]), DTYPE_OF_CODE[c.dtype]
     if as_named:
         return new_array(shape, dtype, c, least)
-    axes = [c.axes.axis[i] for i in range(c.axes.n)]
+    axes = [order.axis[i] for i in range(order.n)]
     axes += [axis for axis, n in enumerate(shape) if n == 1]
     permuted = []
     for axis in axes:
@@ -179,7 +179,7 @@ cdef object new_results(Call c, tuple given):
         if has(c, role):
             continue
         if role < VECTORS:
-            pin_new(c, role, new_like_src(c, BN_BLOCK_BYTES))
+            pin_new(c, role, new_like_src(c, &c.axes_of_src, BN_BLOCK_BYTES))
         elif c.vectors_wanted:
             c.vector_dtype[role - VECTORS] = new_vector_dtype(c)
             pin_new(c, role, empty(c.channels, DTYPE_OF_CODE[dtype_in_use(c, role)]))

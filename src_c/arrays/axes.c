@@ -19,19 +19,57 @@ static int sort_moving(const bn_view *view, int moving[BN_MAX_AXES]) {
     return n;
 }
 
+static void add_axis(bn_axes *axes, int axis, int channel_axis) {
+    if (axis == channel_axis)
+        axes->channel_place = axes->n;
+    axes->axis[axes->n++] = axis;
+}
+
 void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes) {
     int moving[BN_MAX_AXES];
     sort_moving(src, moving);
     axes->n = 0;
     axes->channel_place = -1;
-    for (int axis = 0, next = 0; axis < src->ndim; axis++) {
-        if (src->shape[axis] == 1)
-            continue;
-        const int here = src->strides[axis] == 0 ? axis : moving[next++];
-        if (here == channel_axis)
-            axes->channel_place = axes->n;
-        axes->axis[axes->n++] = here;
+    for (int axis = 0, next = 0; axis < src->ndim; axis++)
+        if (src->shape[axis] != 1)
+            add_axis(axes, src->strides[axis] == 0 ? axis : moving[next++], channel_axis);
+}
+
+enum { CHANNELS = 128 }; /* marks the channel axis */
+
+static void write_axis(const bn_view *src, int axis, int channel_axis, unsigned char to[2]) {
+    to[0] = (unsigned char)(axis == channel_axis ? axis | CHANNELS : axis);
+    to[1] = (unsigned char)src->shape[axis];
+}
+
+void bn_write_order(const bn_view *src, int channel_axis, const bn_axes *axes, unsigned char *to) {
+    for (int k = 0; k < axes->n; k++, to += 2)
+        write_axis(src, axes->axis[k], channel_axis, to);
+    for (int axis = 0; axis < src->ndim; axis++)
+        if (src->shape[axis] == 1) {
+            write_axis(src, axis, channel_axis, to);
+            to += 2;
+        }
+}
+
+bool bn_read_order(const unsigned char *order, const bn_view *src, int channel_axis,
+                   bn_axes *axes) {
+    bool seen[BN_MAX_AXES] = {false};
+    axes->n = 0;
+    axes->channel_place = -1;
+    for (int k = 0; k < src->ndim; k++, order += 2) {
+        const int axis = order[0] & ~CHANNELS;
+        unsigned char expected[2];
+        if (axis >= src->ndim || seen[axis])
+            return false;
+        write_axis(src, axis, channel_axis, expected);
+        if (order[0] != expected[0] || order[1] != expected[1])
+            return false;
+        seen[axis] = true;
+        if (src->shape[axis] != 1)
+            add_axis(axes, axis, channel_axis);
     }
+    return true;
 }
 
 bool bn_follows(const bn_view *view, const bn_axes *axes) {
