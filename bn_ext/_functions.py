@@ -89,10 +89,11 @@ def batch_norm_training(
         Added to the result before the ReLU; of src's shape and dtype.
     relu : bool, optional
         If True, results that are 0 or less become 0; a NaN stays.
-    workspace : ndarray of uint8, shape (ceil(src.size / 8),), optional
+    workspace : ndarray of uint8, shape (ceil(src.size / 8) + 2 * src.ndim,), optional
         A contiguous array in which the call records which elements the ReLU passed, for
         `batch_norm_backward`. It needs ``relu=True``. Each element has one bit, in the order of
-        src's axes in memory. The first element has the lowest bit of the first byte.
+        src's axes in memory. The first element has the lowest bit of the first byte. Behind the
+        bits, two bytes for each axis record this order.
     out : tuple (dst, mean, variance), optional
         Arrays to write to; any of them may be None. ``dst`` may occupy exactly the memory of src or
         src_1. ``mean`` and ``variance`` may have any of the four dtypes.
@@ -351,9 +352,10 @@ def batch_norm_backward(
         computed again from src (see Notes).
     dst : array, optional
         The result of the forward pass, with src's shape and dtype.
-    workspace : array of uint8, shape (ceil(src.size / 8),), optional
-        What the forward pass wrote to its ``workspace``. The axes of src must be in the same order
-        in memory as in the forward pass.
+    workspace : array of uint8, shape (ceil(src.size / 8) + 2 * src.ndim,), optional
+        What the forward pass wrote to its ``workspace``, for a src of this shape and this
+        data_format. If src's axes now have another order in memory, as from a pickle, src is
+        copied, and the result has the bits of the forward pass's order.
     diff_src_1 : bool, optional
         If True, there is a fourth result: the gradient with respect to the array that the forward
         pass added before the ReLU. It equals dy. This option needs ``relu=True`` and either dst or
@@ -379,9 +381,10 @@ def batch_norm_backward(
         a masked array, is on an accelerator, or is not in native byte order.
     ValueError
         If data_format is missing, shapes do not fit, an option is out of range or contradicts
-        another, `sums` are not of this dtype and about this mean, or an array in `out` has the
-        wrong dtype, is read-only, or overlaps an array in a way not allowed for `out`; with
-        ``exact=True``, also if a channel has 2**39 elements or more.
+        another, `sums` are not of this dtype and about this mean, `workspace` was not written for
+        this shape and data_format, or an array in `out` has the wrong dtype, is read-only, or
+        overlaps an array in a way not allowed for `out`; with ``exact=True``, also if a channel has
+        2**39 elements or more.
     MemoryError
         If there is not enough memory for outputs, sums or coefficients.
 

@@ -126,8 +126,8 @@ class Family(Problem):
 
 
 def packed(gate, like, data_format):
-    """A gate as the workspace has it: a bit per element in like's memory order, low bits first; then
-    that order, two bytes per axis: its number, with a mark if it is the channels'; its length.
+    """A gate as the workspace has it: a bit per element in like's memory order, low bits first;
+    then that order, two bytes per axis: its number, with a mark if it is the channels'; its length.
     """
     order, channels = full_order(like), 1 if data_format == "NCX" else like.ndim - 1
     axes = [(axis + 128 * (axis == channels), like.shape[axis] % 256) for axis in order]

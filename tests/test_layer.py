@@ -1,6 +1,7 @@
 """The layer does what the general functions do, and keeps what they need between calls."""
 
 import copy
+import io
 import pickle
 import sys
 import threading
@@ -647,6 +648,34 @@ def test_gradients_that_cannot_be_added_to(rng, wrong):
     with pytest.raises(ValueError, match=f"{wrong}: expected a writable array"):
         layer.backward(p.diff_dst, accumulate=True)
     assert all_bits(layer.gradients) == before
+
+
+def through_a_file(saved):
+    file = io.BytesIO()
+    np.savez(file, src=saved.src, **saved.gate)
+    file.seek(0)
+    with np.load(file) as arrays:
+        return saved._replace(src=arrays["src"], gate={"workspace": arrays["workspace"]})
+
+
+#: Ways to keep a saved pass: all keep values, few keep the order of axes in memory.
+KEPT = {
+    "copy": lambda saved: saved._replace(src=saved.src.copy()),
+    "deepcopy": copy.deepcopy,
+    "file": through_a_file,
+    **{f"pickle {n}": lambda saved, n=n: pickle.loads(pickle.dumps(saved, n)) for n in range(2, 6)},
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"exact": True}, {"allreduce": lambda sums: sums}])
+@pytest.mark.parametrize("way", KEPT.values(), ids=KEPT)
+def test_a_saved_pass_whose_axes_move_in_memory(rng, way, options):
+    src, src_1, diff_dst = np.moveaxis(rng.standard_normal((3, 4, 6, 7, 5)), -1, 2)
+    layer = bn_ext.BatchNorm(5, data_format="NCX", relu=True, **options)
+    layer.forward(src, src_1)
+    right = all_bits([*layer.backward(diff_dst), *layer.gradients])
+    again = way(layer.saved)
+    assert all_bits([*layer.backward(diff_dst, again), *layer.gradients]) == right
 
 
 def test_what_is_passed_instead_of_a_saved_pass(rng):

@@ -6,6 +6,7 @@ import io
 import re
 import threading
 
+import numpy
 import pytest
 from needs import needs_cpus
 from processes import python
@@ -127,6 +128,48 @@ def test_operators(dtype, relu, training):
     diffs = diff, *statistics.detach(), diff
     twice = *(a.detach() for a in saved), bits, *diffs, training, 0.1, relu
     torch.library.opcheck(OP.batch_norm_double_backward.default, twice, **close)
+
+
+def through_a_file(tensor):
+    file = io.BytesIO()
+    numpy.save(file, tensor.detach().numpy())
+    file.seek(0)
+    return torch.from_numpy(numpy.load(file))
+
+
+#: Hooks that keep a saved tensor's values, but not the order of its axes in memory.
+MOVED = {
+    "file": through_a_file,
+    "contiguous": lambda tensor: tensor.contiguous(),
+    "last": lambda tensor: tensor.mT.contiguous().mT if tensor.dim() > 1 else tensor,
+    "flat": lambda tensor: tensor.flatten().view(tensor.shape),
+}
+
+
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("kind", [torch.Tensor, Plain])
+@pytest.mark.parametrize("layer", [BatchNorm2d, SyncBatchNorm])
+@pytest.mark.parametrize("hook", MOVED.values(), ids=MOVED)
+def test_saved_tensors_whose_axes_move_in_memory(hook, layer, kind, added):
+    """First derivatives keep their bits."""
+    made = layer(3, relu=True)
+    given = some(3, 4, 3, 5, 6).contiguous(memory_format=torch.channels_last_3d)
+    src, src_1, diff = (a.contiguous(memory_format=torch.channels_last) for a in given)
+    src, more = src.as_subclass(kind).requires_grad_(), [src_1.requires_grad_()] * added
+    taken = [src, *more, *made.parameters()]
+
+    def derivatives(hooked):
+        with torch.autograd.graph.saved_tensors_hooks(hooked, lambda tensor: tensor):
+            found = torch.autograd.grad(made(src, *more), taken, diff, create_graph=twice)
+            if not twice:
+                return found
+            second = torch.autograd.grad(sum((a**2).sum() for a in found), taken, allow_unused=True)
+            return [a for a in second if a is not None]
+
+    twice = False
+    assert_same(derivatives(hook), derivatives(lambda tensor: tensor))
+    twice = layer is BatchNorm2d
+    torch.testing.assert_close(derivatives(hook), derivatives(lambda tensor: tensor))
 
 
 def test_what_has_no_derivative():

@@ -36,8 +36,8 @@ static inline ptrdiff_t bytes_apart(ptrdiff_t stride) {
 
 void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes);
 
-/* An order of axes as bytes: two for each axis, slowest first, those of length 1 last: the axis, plus
- * 128 if it is the channel axis, and the lowest byte of its length. */
+/* An order of axes as bytes: two for each axis, slowest first, those of length 1 last: the axis,
+ * plus 128 if it is the channel axis, and the lowest byte of its length. */
 static inline ptrdiff_t bn_bytes_of_order(int ndim) {
     return 2 * (ptrdiff_t)ndim;
 }
@@ -45,8 +45,7 @@ static inline ptrdiff_t bn_bytes_of_order(int ndim) {
 void bn_write_order(const bn_view *src, int channel_axis, const bn_axes *axes, unsigned char *to);
 
 /* Set `axes` to an order that bn_write_order wrote. False if the bytes are none for src. */
-bool bn_read_order(const unsigned char *order, const bn_view *src, int channel_axis,
-                   bn_axes *axes);
+bool bn_read_order(const unsigned char *order, const bn_view *src, int channel_axis, bn_axes *axes);
 
 /* Can kernels walk `view` in this order, as bn_problem wants it? */
 bool bn_follows(const bn_view *view, const bn_axes *axes);
