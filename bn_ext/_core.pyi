@@ -1,5 +1,5 @@
 # What Python uses of the compiled part. The public functions have the documentation.
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,6 @@ def double_backward(
     words: Any = ...,
     dry: bool = ...,
 ) -> BatchNormDoubleBackward[NDArray[Any]]: ...
-def _committed(call: Callable[[], Any], after: dict[str, Any], state: dict[str, Any]) -> Any: ...
 
 class _Words:
     def __init__(self, words: dict[str, str]) -> None: ...

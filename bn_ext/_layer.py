@@ -11,9 +11,9 @@ With `allreduce`, each pass first sums over all processes:
     backward    GradientSums -> allreduce -> batch_norm_backward(sums=...)
 """
 
+import copy
 from collections.abc import Callable, Mapping
-from functools import partial, wraps
-from typing import Any, NamedTuple, ParamSpec, SupportsIndex, TypeVar
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -45,6 +45,8 @@ _FIXED = (
 _OWN = {
     name: name for name in (*_FIXED, "correction", "exponential_avg_factor", "num_threads", *_STATE)
 }
+#: Those on which a gradient depends. A copy of the layer has the same.
+_OF_A_PASS = "channels", "epsilon", "data_format", "affine", "relu"
 #: Other packages' names of attributes -> hint.
 _NOT_READ = {
     name: hint
@@ -62,31 +64,10 @@ class Saved(NamedTuple):
     from_batch: bool  # were the statistics computed from src?
     added: bool  # was there a src_1?
     gate: dict[str, Any]  # arguments that tell which elements the ReLU passed
+    options: dict[str, Any]  # of the layer, those on which the gradient depends
 
     def __repr__(self) -> str:
         return f"<Saved: a forward pass of {self.src.dtype} data of shape {self.src.shape}>"
-
-
-_Given = ParamSpec("_Given")
-_Result = TypeVar("_Result")
-
-
-def _forgets_if_interrupted(forward: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Make a forward pass that is interrupted anywhere leave nothing for `backward`."""
-
-    @wraps(forward)
-    def whole(*given: _Given.args, **options: _Given.kwargs) -> _Result:
-        try:
-            found = forward(*given, **options)  # it may come right after this call
-        except (TypeError, ValueError, MemoryError):  # a refusal, which has changed nothing
-            raise
-        except BaseException:
-            layer: Any = given[0]
-            layer.saved = None
-            raise
-        return found
-
-    return whole
 
 
 class BatchNorm:
@@ -202,6 +183,7 @@ class BatchNorm:
         self.track_running_stats = _core._as_flag(track_running_stats, "track_running_stats")
         self.num_threads = num_threads
         self.exact = _core._as_flag(exact, "exact")
+        self._options_of_a_pass = {name: getattr(self, name) for name in _OF_A_PASS}
         self.allreduce = allreduce
         ones, zeros = np.ones(self.channels, self.dtype), np.zeros(self.channels, self.dtype)
         self.gamma: NDArray[Any] | None = ones.copy() if self.affine else None
@@ -270,7 +252,6 @@ class BatchNorm:
 
     # ---- passes -----------------------------------------------------------------------
 
-    @_forgets_if_interrupted
     @refuses_other_names
     def forward(
         self, src: Array, src_1: Array | None = None, *, keep: Flag = True, track: Flag = True
@@ -296,28 +277,36 @@ class BatchNorm:
 
         Raises
         ------
-        TypeError, ValueError, MemoryError
+        TypeError, ValueError
             As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`. The layer is then
             unchanged.
+        MemoryError
+            As for these. Running statistics are then unchanged.
 
         Notes
         -----
-        If anything else ends `forward` early, such as a KeyboardInterrupt, the next `backward`
-        raises RuntimeError. The running statistics and num_batches_tracked are then both updated,
-        or neither is.
+        While `forward` computes, `saved` is None. It stays so if anything but a refused argument
+        ends `forward` early, such as a MemoryError or a KeyboardInterrupt.
         """
         keep, track = _core._as_flag(keep, "keep"), _core._as_flag(track, "track")
-        found: Any = self._forward(src, src_1, keep, track and self.running_mean is not None)
-        return found if isinstance(found, np.ndarray) else found.dst
+        data = self._as_data(src)
+        added = None if src_1 is None else _core._as_array(src_1, "src_1")
+        state = vars(self)  # __setattr__ takes a tenth of a small call's time
+        before, state["saved"] = state["saved"], None
+        try:
+            return self._forward(data, added, keep, track and self.running_mean is not None)
+        except (TypeError, ValueError):  # a refusal, which has changed nothing
+            state["saved"] = before
+            raise
 
     def __call__(self, *given: Any, **options: Any) -> NDArray[Any]:
         """Call `forward`, which a subclass may override."""
         return self.forward(*given, **options)
 
-    def _forward(self, src: Array, src_1: Array | None, keep: bool, track: bool) -> Any:
-        """Compute a forward pass; then update the layer at once."""
-        data = self._as_data(src)
-        added = None if src_1 is None else _core._as_array(src_1, "src_1")
+    def _forward(
+        self, data: NDArray[Any], added: NDArray[Any] | None, keep: bool, track: bool
+    ) -> NDArray[Any]:
+        """Compute a forward pass; then update the layer."""
         # To see what the ReLU passed, backward computes dst again. It cannot do so if an array was
         # added, which is not kept.
         workspace = None
@@ -325,7 +314,6 @@ class BatchNorm:
             workspace = np.empty(workspace_size(data.size, data.ndim), np.uint8)
         options = {**self._options(added), "workspace": workspace}
         options |= {"src": data, "gamma": self.gamma, "beta": self.beta}
-        after: dict[str, Any] = {"saved": None}
         from_batch, mean, variance = self._from_batch(), self.running_mean, self.running_variance
         total = None
         if from_batch and self.allreduce:
@@ -335,23 +323,23 @@ class BatchNorm:
             mean, variance = np.empty((2, self.channels))
         elif keep:  # a later pass may update them
             mean, variance = mean.copy(), variance.copy()
+        if not from_batch or total:
+            dst = _core.inference(mean=mean, variance=variance, **options)
+        else:
+            options |= {**(self._tracking() if track else {}), "exact": self.exact}
+            dst = _core.training(out=(None, mean, variance), **options).dst
+        if total and track:
+            _core.update_running(*total._found(), **self._tracking())
+        state = vars(self)
+        if from_batch and track and (total.count if total else data.size):
+            state["num_batches_tracked"] += 1
         if keep:
             beta = np.zeros(self.channels) if self.beta is None else self.beta
             gate = {"beta": beta} if workspace is None else {"workspace": workspace}
-            after["saved"] = Saved(data, mean, variance, from_batch, added is not None, gate)
-        if not from_batch or total:
-            options |= {"mean": mean, "variance": variance}
-            call: Callable[[], Any] = partial(_core.inference, **options)
-        else:
-            options |= {**(self._tracking() if track else {}), "exact": self.exact}
-            call = partial(_core.training, out=(None, mean, variance), **options)
-        if from_batch and track and (total.count if total else data.size):
-            after["num_batches_tracked"] = self.num_batches_tracked + 1
-        if not total or not track:
-            return _core._committed(call, after, vars(self))
-        dst = call()
-        update = partial(_core.update_running, *total._found(), **self._tracking())
-        _core._committed(update, after, vars(self))
+            saved = Saved(
+                data, mean, variance, from_batch, added is not None, gate, self._options_of_a_pass
+            )
+            state.update(saved=saved, _used=False)
         return dst
 
     def _total(self, kind: Any, *given: Any, **options: Any) -> Any:
@@ -362,6 +350,7 @@ class BatchNorm:
         fits = type(total) is kind and (total.exact, total.channels) == (own.exact, own.channels)
         if not fits or total.count < own.count:
             raise TypeError(f"allreduce: expected a sum with {own!r}, got {_core._shown(total)}")
+        own._check_whole(total)
         return total
 
     def _options(self, src_1: Any) -> dict[str, Any]:
@@ -427,9 +416,9 @@ class BatchNorm:
         diff_dst : array
             The gradient with respect to what `forward` returned.
         saved : Saved, optional
-            The layer's attribute `saved` after that pass; None means the last one. A layer that is
-            applied several times before any gradient is known (to two branches, or at each time
-            step) needs it.
+            The layer's attribute `saved` after that pass; None means the last one, which is then
+            used up. A layer that is applied several times before any gradient is known (to two
+            branches, or at each time step) needs it, and so do several gradients of one pass.
         accumulate : bool, optional
             If True, the gradients of the parameters are added to `diff_gamma` and `diff_beta`, as
             for micro-batches.
@@ -443,63 +432,74 @@ class BatchNorm:
         Raises
         ------
         RuntimeError
-            If there is no saved pass: no `forward` has succeeded, the last one was interrupted, or
-            it had ``keep=False``.
+            If there is no saved pass: no `forward` has succeeded, or the last one did not, or it
+            had ``keep=False``. Without `saved`, also if a `backward` has used the last pass.
         TypeError, ValueError, MemoryError
-            As for `bn_ext.batch_norm_backward`. Nothing has then been written.
-
-        Notes
-        -----
-        `backward` can be called again, even if it was interrupted (unless it accumulates).
+            As for `bn_ext.batch_norm_backward`; ValueError also if `saved` is of a layer with other
+            options. Nothing has then been written.
         """
-        saved = self.saved if saved is None else saved
-        if saved is None:
+        own = self.saved
+        if saved is None and own is None:
             raise RuntimeError(
                 "backward: expected a successful forward, with keep=True, before it; call it first"
             )
+        if saved is None and self._used:
+            raise RuntimeError(
+                "backward: the last forward has had its backward; if diff_dst belongs to another "
+                "forward, or is one more for the last, pass saved=, what the layer's `saved` was "
+                "after that forward"
+            )
+        saved = own if saved is None else saved
         if not isinstance(saved, Saved):
             raise TypeError(
                 f"saved: expected the layer's `saved` after a forward, got {_core._shown(saved)}"
             )
+        for name, value in self._options_of_a_pass.items():
+            if saved.options[name] != value:
+                raise ValueError(
+                    f"saved: expected a pass of a layer with {name}={value!r}, like this one, got "
+                    f"one with {name}={saved.options[name]!r}"
+                )
         diff = _core._as_array(diff_dst, "diff_dst")
         accumulate = _core._as_flag(accumulate, "accumulate")
         param_grads = self.affine and not self.frozen
         gated = saved.added and self.relu
-        out: list[Any] = [None, None, None, *[None] * gated]
-        if param_grads and not accumulate:
-            out[1:3] = self.diff_gamma, self.diff_beta
-        elif param_grads:
-            _check_writable(diff_gamma=self.diff_gamma, diff_beta=self.diff_beta)
         gate: dict[str, Any] = {"relu": True, **saved.gate} if self.relu else {}
         given = saved.src, diff, saved.mean, saved.variance, self.gamma
         total = None
         if self.allreduce and (saved.from_batch or param_grads):
             known = {"variance": saved.variance, "gamma": self.gamma, "epsilon": self.epsilon}
             total = self._total(GradientSums, *given[:3], **gate, **known)
-        found: Any = _core.backward(
-            *given,
-            epsilon=self.epsilon,
-            data_format=self.data_format,
-            is_training=saved.from_batch,
-            param_grads=param_grads,
-            out=out,
-            num_threads=self.num_threads,
-            exact=self.exact,
-            total=total_of(total),
-            diff_src_1=gated,
+        options = {
+            "epsilon": self.epsilon,
+            "data_format": self.data_format,
+            "is_training": saved.from_batch,
+            "param_grads": param_grads,
+            "num_threads": self.num_threads,
+            "exact": self.exact,
+            "total": total_of(total),
+            "diff_src_1": gated,
             **gate,
-        )
+        }
+        out = [None, None, None, *[None] * gated]
+        if param_grads:
+            out[1:3] = self.diff_gamma, self.diff_beta
+        found: Any = _core.backward(*given, **options, out=out, dry=accumulate)
+        if accumulate:  # that was only to refuse arrays which must not be written
+            found = _core.backward(*given, **options)
         if param_grads and accumulate:
             with _core._DefaultMode():
                 self.diff_gamma += found.diff_gamma
                 self.diff_beta += found.diff_beta
+        if saved is own:
+            vars(self)["_used"] = True
         if not saved.added:
             return found.diff_src
         return found.diff_src, found[3] if gated else diff
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything except what `forward` saves for `backward`."""
-        return {**vars(self), "saved": None}
+        return {**vars(self), "saved": None, "_used": False}
 
     def __copy__(self) -> "BatchNorm":
         """A layer with the same parameters but its own statistics, like its own count."""
@@ -508,6 +508,13 @@ class BatchNorm:
         if self.running_mean is not None and self.running_variance is not None:
             other.running_mean = self.running_mean.copy()
             other.running_variance = self.running_variance.copy()
+        return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "BatchNorm":
+        """A layer that shares nothing but what is behind `allreduce`: the other processes."""
+        memo[id(self.allreduce)] = self.allreduce
+        memo[id(self)] = other = type(self).__new__(type(self))
+        vars(other).update(copy.deepcopy(self.__getstate__(), memo))
         return other
 
     # ---- state ------------------------------------------------------------------------
@@ -566,6 +573,8 @@ class BatchNorm:
             value = _as_count(value)
         elif name in ("training", "frozen"):
             value = _core._as_flag(value, name)
+        elif name == "saved":
+            vars(self)["_used"] = False
         super().__setattr__(name, value)
 
     def _check_array(self, name: str, array: Any) -> None:
@@ -618,8 +627,8 @@ def _as_channels(channels: SupportsIndex) -> int:
 
 def _as_count(count: SupportsIndex) -> int:
     number: int = _core._as_index(count, "num_batches_tracked", "an integer")
-    if not 0 <= number < 2**63:
-        raise ValueError(f"num_batches_tracked: expected 0 to {2**63 - 1}, got {number}")
+    if number < 0:
+        raise ValueError(f"num_batches_tracked: expected at least 0, got {number}")
     return number
 
 

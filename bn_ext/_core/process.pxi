@@ -17,11 +17,3 @@ def _use_isa(name):
 def _cache_sizes():
     """(bytes of a core's second-level cache, bytes of the last-level cache)."""
     return bn_l2_bytes(), bn_last_level_bytes()
-
-
-def _committed(call, dict after, dict state):
-    """Call a compiled function; then update state before any Python code, such as a signal
-    handler, can run."""
-    result = call()
-    state.update(after)
-    return result
