@@ -584,7 +584,7 @@ class BatchNorm:
         if not getattr(self, option):
             raise ValueError(f"{name}: expected None, since the layer has {option}=False")
         if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
-            raise TypeError(f"{name}: expected a numpy.ndarray, got {type(array).__name__}")
+            raise _core._no_ndarray(array, name)
         if array.shape != (self.channels,):
             raise ValueError(f"{name}: expected shape ({self.channels},), got {array.shape}")
         _core._require_dtype(name, array, [str(self.dtype)], ", the layer's dtype")

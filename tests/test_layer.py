@@ -342,8 +342,13 @@ def test_a_state_of_the_layers_own_arrays(rng):
         ({"weight": None}, TypeError, "weight: expected an array, got None"),
         ({"bias": np.ones(4)}, ValueError, r"bias: expected shape \(5,\), got \(4,\)"),
         ({"running_var": np.ones(5, int)}, TypeError, "running_var: expected float32, .*int64"),
+        (
+            {"weight": np.full(5, "1", np.dtypes.StringDType())},
+            TypeError,
+            r"weight: expected float32, .*, got StringDType\(\)$",
+        ),
         ({"num_batches_tracked": 1.5}, TypeError, "num_batches_tracked: expected an integer"),
-        ({"num_batches_tracked": -1}, ValueError, "num_batches_tracked: expected at least 0, got -1"),
+        ({"num_batches_tracked": -1}, ValueError, "num_batches_tracked: expected at least 0"),
         ({"num_batches_tracked": [1]}, ValueError, r"num_batches_tracked: expected shape \(\)"),
         (
             {"gamma": np.ones(5)},
@@ -437,6 +442,12 @@ def test_parameters_that_are_not_the_layers(name, own, set_to):
         ("running_mean", 0.5, TypeError, "expected a numpy.ndarray, got float"),
         ("running_variance", None, TypeError, "expected a numpy.ndarray, got NoneType"),
         ("diff_gamma", None, TypeError, "expected a numpy.ndarray, got NoneType"),
+        (
+            "diff_gamma",
+            np.full(5, "1", np.dtypes.StringDType()),
+            TypeError,
+            r"expected float64, the layer's dtype, got StringDType\(\)",
+        ),
         ("beta", np.zeros(4), ValueError, r"expected shape \(5,\), got \(4,\)"),
         ("num_batches_tracked", None, TypeError, "expected an integer, got None"),
         ("num_batches_tracked", 1.5, TypeError, "expected an integer, got 1.5"),

@@ -282,23 +282,53 @@ def test_arrays_of_others_come_in_without_a_copy(name):
         assert got.tobytes() == right.tobytes()
 
 
-def test_tensors_that_cannot_be_seen():
+#: Tensors of which NumPy has no view -> (how they are made, what their error says to pass).
+UNSEEN = {
+    "requires grad": (lambda a: a.requires_grad_(), r"src.detach\(\), or use bn_ext.torch"),
+    "bfloat16": (lambda a: a.bfloat16(), r"src.detach\(\).view\(torch.int16\).numpy\(\).view\("),
+    "bfloat16 with grad": (lambda a: a.bfloat16().requires_grad_(), "src.detach.*ml_dtypes"),
+    "sparse": (lambda a: a.to_sparse(), r"src.detach\(\).to_dense\(\)$"),
+    "sparse with grad": (lambda a: a.to_sparse().requires_grad_(), r"src.*to_dense\(\)$"),
+    "meta": (lambda a: a.to("meta"), ""),
+    "bfloat16 on meta": (lambda a: a.to("meta").bfloat16(), ""),
+    "opaque": (lambda a: a.to_mkldnn(), r"src.*to_dense\(\)$"),
+}
+
+
+@pytest.mark.parametrize(("make", "advice"), UNSEEN.values(), ids=UNSEEN)
+def test_tensors_that_cannot_be_seen(make, advice):
+    """A TypeError names the argument and says what to pass, wherever arrays are accepted."""
     torch = pytest.importorskip("torch")
-    src, vector = torch.ones(4, 3), torch.ones(3)
-    meta, none = torch.ones(4, 3, device="meta"), "torch's device meta holds no data$"
-    for tensor, why in (
-        (src.requires_grad_(), r"detach\(\)"),
-        (src.bfloat16(), r"view\(torch.int16\)"),
-        (meta, none),
-        (meta.bfloat16(), none),
-        (src.detach().to_sparse(), "[Ss]parse"),
-    ):
-        with pytest.raises((RuntimeError, TypeError, ValueError), match=why) as caught:
-            bn_ext.batch_norm_backward(tensor, src, vector, vector, epsilon=1e-3)
-        caught.match("(?m)^src: this torch.Tensor cannot be viewed as a NumPy array")
-    for out in (meta, meta.bfloat16()):
-        with pytest.raises(TypeError, match=f"dst: expected a numpy.ndarray, .*{none}"):
-            bn_ext.batch_norm_inference(np.ones((4, 3)), *np.ones((2, 3)), epsilon=1e-3, out=out)
+    advice = f"; pass {advice}" if advice else "; torch's device meta holds no data$"
+    tensor, src, ones = make(torch.ones(4, 3)), np.ones((4, 3)), np.ones(3)
+    layer = bn_ext.BatchNorm(3)
+    layer.forward(src)
+    running = {"running_mean": ones, "running_variance": ones.copy(), "correction": 0,
+               "exponential_avg_factor": 0.1}  # fmt: skip
+    for name, call in {
+        "src": lambda a: bn_ext.batch_norm_training(a, epsilon=1e-3),
+        "gamma": lambda a: bn_ext.batch_norm_training(src, a, epsilon=1e-3),
+        "mean": lambda a: bn_ext.GradientSums(src, src, a),
+        "src_1": lambda a: layer.forward(src, a),
+        "diff_dst": lambda a: layer.backward(a),
+        "weight": lambda a: layer.load_state_dict({**layer.state_dict(), "weight": a}),
+    }.items():
+        with pytest.raises(TypeError, match=advice.replace("src", name)) as caught:
+            call(tensor)
+        caught.match(f"^{name}: this torch.Tensor cannot be viewed as a NumPy array: ")
+        with pytest.raises(TypeError, match=f"^{name}: .*{advice.replace('src', 'it')}"):
+            call([tensor])
+    for name, call in {
+        "out: dst": lambda a: bn_ext.batch_norm_training(src, epsilon=1, out=(a, None, None)),
+        "workspace": lambda a: bn_ext.batch_norm_training(src, epsilon=1, relu=True, workspace=a),
+        "running_mean": lambda a: bn_ext.batch_norm_training(
+            src, epsilon=1e-3, **running | {"running_mean": a}
+        ),
+        "diff_gamma": lambda a: setattr(layer, "diff_gamma", a),
+    }.items():
+        with pytest.raises(TypeError, match=f"^{name}: expected a numpy.ndarray, got Tensor; "):
+            call(tensor)
+    layer.backward(src)  # the saved pass is still there
 
 
 def test_operators_take_tensors():

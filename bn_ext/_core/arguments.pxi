@@ -81,17 +81,38 @@ cdef object snapshot(object a, str name, int depth=0):
     return a
 
 
-cdef str from_torch(object a, str name):
-    """How to pass torch's bfloat16 tensor, if `a` is one; or that a tensor has no data."""
+cdef bint is_tensor(object a) except -1:
+    """Is it torch's, or of a subclass?"""
+    for kind in type(a).__mro__:
+        if str(kind.__module__).partition(".")[0] == "torch":
+            return True
+    return False
+
+
+cdef str from_torch(object a, str name, bint written=False):
+    """What to pass instead of torch's tensor, if NumPy has no view of it."""
     try:
         if str(getattr(a, "device", None)) == "meta":
             return "; torch's device meta holds no data"
-        if str(getattr(a, "dtype", None)) != "torch.bfloat16":
-            return ""
+        if str(getattr(a, "layout", "torch.strided")) != "torch.strided":
+            return "; it is not dense" if written else f"; pass {name}.detach().to_dense()"
+        if str(getattr(a, "dtype", None)) == "torch.bfloat16":
+            return (f"; pass {name}.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16), "
+                    "which copies nothing")
+        if getattr(a, "requires_grad", False) is True and not written:
+            return f"; pass {name}.detach(), or use bn_ext.torch, which has gradients"
     except Exception:
         return ""
-    return (f"; pass {name}.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16), "
-            "which copies nothing")
+    return ""
+
+
+cpdef object _no_ndarray(object a, str name):
+    """The error for what is not an array of NumPy, but must be, because it is written."""
+    hint = from_torch(a, "it", True)
+    if not hint and hasattr(type(a), "numpy"):
+        detached = "detach()." if hasattr(type(a), "detach") else ""  # as torch wants it
+        hint = f"; pass its {detached}numpy(), which shares its memory"
+    return TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}{hint}")
 
 
 cpdef object _as_array(object a, str name, bint whole=True):
@@ -130,12 +151,12 @@ cpdef object _as_array(object a, str name, bint whole=True):
         else:
             seen = None
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        hint = from_torch(a, name) if whole else ""
+        hint = from_torch(a, name if whole else "it")
         problem = f"{name}: this {what} cannot be viewed as a NumPy array"
-        if is_callers(error):
+        if is_callers(error) and not is_tensor(a):
             error.add_note(problem + hint)
             raise
-        raise TypeError(f"{problem}: {error}{hint}") from error
+        raise TypeError(f"{problem}: {str(error).rstrip('.')}{hint}") from error
     if seen is None:
         hint = f"; pass {name}.toarray()" if hasattr(type(a), "toarray") else ""
         if what.startswith("autograd."):
@@ -187,7 +208,8 @@ cpdef double _as_real(object value, str name, str expected, double least=-INFINI
 
 cpdef double _as_epsilon(object epsilon, str name="epsilon") except? -1:
     if epsilon is ...:
-        raise TypeError(f"{name}: expected a finite number >= 0; it is missing and has no default")
+        raise TypeError(f"{name}: expected a finite number >= 0; it is missing and has no default; "
+                        "torch's is 1e-5")
     return _as_real(epsilon, name, "a finite number >= 0", 0)
 
 
@@ -231,9 +253,13 @@ cpdef int _as_format(object data_format) except -1:
         return 0
     code = FORMATS.get(str(data_format)) if isinstance(data_format, str) else None
     if code is None:
+        hint = ""
+        for name in FORMATS:
+            if isinstance(data_format, str) and str(data_format).lower() == name.lower():
+                hint = f"; did you mean {name!r}?"
         raise ValueError(
-            "data_format: expected 'NXC' or 'NCX', or a name for this number of axes such as "
-            f"'NHWC' or 'NCHW', got {_shown(data_format)}"
+            "data_format: expected 'NXC' or 'NCX', or a name for one number of axes such as "
+            f"'NHWC' or 'NCHW', got {_shown(data_format)}{hint}"
         )
     return code
 
@@ -269,11 +295,7 @@ cdef int convert_output(Call c, int role, object a) except -1:
     if type(a) is not ndarray:
         name = name_of(c, role)
         if not isinstance(a, ndarray) or isinstance(a, np.ma.MaskedArray):
-            hint = from_torch(a, "it")
-            if not hint and hasattr(type(a), "numpy"):
-                detached = "detach()." if hasattr(type(a), "detach") else ""  # as torch wants it
-                hint = f"; pass its {detached}numpy(), which shares its memory"
-            raise TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}{hint}")
+            raise _no_ndarray(a, name)
         a = base_array(a, name)
     return keep(c, role, a)
 

@@ -58,8 +58,8 @@ cdef object wrong_dtype(str name, object a, str expected, str to=""):
     or any other object that can be viewed as an array."""
     dtype = a.dtype
     copies = to is not None
-    native = dtype.newbyteorder("=")
-    if not dtype.isnative and (native == INT64 or code_of(native) >= 0):
+    native = dtype if dtype.isnative else dtype.newbyteorder("=")  # strings have no order
+    if native is not dtype and (native == INT64 or code_of(native) >= 0):
         where = "np" if hasattr(np, native.name) else "ml_dtypes"
         hint = f"; pass np.asarray({name}, {where}.{native.name})" if copies else ""
         return TypeError(f"{name}: expected native byte order, got {dtype.str}{hint}")
