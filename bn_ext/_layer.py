@@ -13,7 +13,7 @@ With `allreduce`, each pass first sums over all processes:
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, SupportsIndex
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -43,7 +43,8 @@ _FIXED = (
     "channels", "epsilon", "data_format", "affine", "relu", "track_running_stats", "dtype", "exact",
 )  # fmt: skip
 _OWN = {
-    name: name for name in (*_FIXED, "correction", "exponential_avg_factor", "num_threads", *_STATE)
+    name: name
+    for name in (*_FIXED, "correction", "exponential_avg_factor", "num_threads", *_ARRAYS)
 }
 #: Those on which a gradient depends. A copy of the layer has the same.
 _OF_A_PASS = "channels", "epsilon", "data_format", "affine", "relu"
@@ -231,7 +232,8 @@ class BatchNorm:
         return self.train(False)
 
     def freeze(self, mode: Flag = True) -> "BatchNorm":
-        """Keep statistics and parameters as they are, in training too; returns the layer.
+        """Keep statistics and parameters as they are, in training too; returns the layer. With
+        `mode` False, no longer.
 
         `backward` then gives only the gradients with respect to data, and `parameters` is empty.
         """
@@ -556,15 +558,16 @@ class BatchNorm:
         for name, array in new.items():
             own[name][...] = array
 
-    def __getattr__(self, name: str) -> Any:
-        """Say what to read instead of what other packages' layers have."""
-        hint = _NOT_READ.get(name, "")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+    if not TYPE_CHECKING:  # with it, a type checker would accept every attribute
+
+        def __getattr__(self, name):
+            """Say what to read instead of what other packages' layers have."""
+            _refuse_attribute(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse what a pass cannot use; names of other packages, except in a user's subclass."""
         if name in _NOT_READ and type(self).__module__.partition(".")[0] == "bn_ext":
-            self.__getattr__(name)
+            _refuse_attribute(self, name)
         if name in _FIXED and name in vars(self):
             raise AttributeError(f"{name}: fixed when the layer is made; make another BatchNorm")
         if name in _ARRAYS:
@@ -600,6 +603,11 @@ class BatchNorm:
             if getattr(self, name) != value
         ]
         return f"BatchNorm({self.channels}, {', '.join(shown)}, dtype='{self.dtype}')"
+
+
+def _refuse_attribute(layer: BatchNorm, name: str) -> NoReturn:
+    hint = _NOT_READ.get(name, "")
+    raise AttributeError(f"{type(layer).__name__!r} object has no attribute {name!r}{hint}")
 
 
 # ---- conversion of arguments, with errors that name them ----------------------------------

@@ -35,6 +35,8 @@ _ROWS: Final = [
     ("diff_dst", "dout dy grad_out grad_output grad_outputs out_grad y_backprop", _CALLED),
     ("gamma", "scale weight", _CALLED),
     ("beta", "bias offset shift", _CALLED),
+    ("diff_gamma", "dgamma", _CALLED),
+    ("diff_beta", "dbeta", _CALLED),
     ("epsilon", "eps variance_epsilon", _CALLED),
     ("correction", "ddof unbiased", _CALLED),
     ("data_format", "axes axis channel_axis channels_first channels_last dim layout", _CALLED),
@@ -77,6 +79,10 @@ _ROWS: Final = [
     ("channels", "num_channels num_features", _CALLED),
     ("affine", "center elementwise_affine scale use_bias use_scale", _CALLED),
     ("channels", "requires_grad trainable", "; call freeze()"),
+    ("channels", "unfreeze", "; call freeze(False)"),
+    ("channels", "zero_grad", "; backward without accumulate starts anew"),
+    ("channels", "reset_running_stats",
+     "; set running_mean[...] = 0, running_variance[...] = 1, num_batches_tracked = 0"),
     ("channels", "gamma weight", _SET % "gamma"),
     ("channels", "beta bias offset shift", _SET % "beta"),
     ("channels", _MEAN, _SET % "running_mean"),
@@ -158,10 +164,13 @@ def refuses_other_names(
     names: Mapping[str, str] | None = None,
     values: Mapping[str, str] = VALUES,
 ) -> Callable[_Given, _Result]:
-    """Add a hint to the TypeError for an unknown keyword argument; `names` and `values` as for
-    `find_hint`.
+    """Add a hint to the TypeError for an unknown keyword argument, or for one too many without a
+    keyword; `names` and `values` as for `find_hint`.
     """
-    known = frozenset(signature(function).parameters)
+    parameters = signature(function).parameters
+    known = frozenset(parameters)
+    named = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
+    most = len(known) - len(named)
 
     @wraps(function)
     def checked(*given: _Given.args, **options: _Given.kwargs) -> _Result:
@@ -169,6 +178,11 @@ def refuses_other_names(
         for name in options:
             if name not in known:
                 refuse_unknown(function, name, names, values)
+        if len(given) > most and named:
+            raise TypeError(
+                f"{function.__qualname__}() takes {most} positional arguments but {len(given)} "
+                f"were given; pass others by name, such as {named[0]}="
+            )
         return function(*given, **options)
 
     checked.__signature__ = _bare(function)  # type: ignore[attr-defined]

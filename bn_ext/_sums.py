@@ -8,13 +8,13 @@ integers, which any engine can add. `+` checks what belongs together; integers t
 added are checked when they are used.
 """
 
-from typing import Any, ClassVar, Self, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext import _core
-from bn_ext._names import refuses_other_names
+from bn_ext._names import find_hint, refuses_other_names
 from bn_ext._typing import Array, DataFormat, Flag
 
 __all__ = ["GradientSums", "Statistics"]
@@ -133,6 +133,18 @@ class _Sums:
             saved["_sums"] = state
         vars(self).update(saved)
 
+    if not TYPE_CHECKING:  # with it, a type checker would accept every attribute
+
+        def __getattr__(self, name):
+            """Say what to read instead of what other packages have."""
+            own = getattr(type(self), name, None)
+            if isinstance(own, property):  # it has raised an AttributeError
+                return own.__get__(self)
+            has = {ours: ours for ours in ("mean", "variance") if hasattr(type(self), ours)}
+            hint = find_hint(name, has)[1]
+            hint = hint if hint.startswith(",") else ""  # others are for arguments
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
     def _values(self) -> tuple[NDArray[Any], ...]:
         """Arrays that are equal for equal sums."""
         alike = [np.asarray(getattr(self, name)) for name in self._ALIKE]
@@ -156,11 +168,11 @@ class _Sums:
         for name in self._ALIKE:
             self._require_same(name, getattr(self, name), getattr(other, name))
 
-    def _require_same(self, name: str, ours: Any, theirs: Any) -> None:
+    def _require_same(self, name: str, ours: Any, theirs: Any, hint: str = "") -> None:
         if ours != theirs:
             raise ValueError(
                 f"{type(self).__name__}: expected parts of one whole, got one with {name}={ours} "
-                f"and one with {name}={theirs}"
+                f"and one with {name}={theirs}{hint}"
             )
 
     def _joined(self, other: Self, count: int) -> NDArray[np.float64]:
@@ -421,7 +433,11 @@ class GradientSums(_Sums):
         with _core._DefaultMode():
             different = (ours != theirs) & ~(np.isnan(ours) & np.isnan(theirs))
         for channel in np.flatnonzero(different)[:1].tolist():
-            self._require_same(f"mean[{channel}]", ours[channel].item(), theirs[channel].item())
+            self._require_same(
+                f"mean[{channel}]", ours[channel].item(), theirs[channel].item(),
+                "; all processes need the same bits of the mean: allreduce must give all of them "
+                "the same sum",
+            )  # fmt: skip
 
     def _values(self) -> tuple[NDArray[Any], ...]:
         return (*super()._values(), self._mean)

@@ -30,6 +30,8 @@ def dtype(name):
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
+#: A dtype of texts; in NumPy 2, one of those that have no byte order.
+TEXTS = getattr(np.dtypes, "StringDType", lambda: np.dtype("U1"))()
 SHORT = [name for name in DATA_DTYPES if dtype(name).itemsize == 2]
 
 

@@ -244,6 +244,41 @@ def test_other_names(function, theirs, hint):
         call(**{theirs: 1})
 
 
+@pytest.mark.parametrize(
+    ("call", "given", "named"),
+    [
+        (bn_ext.BatchNorm, (3, 1e-5), "epsilon"),
+        (bn_ext.Statistics, (np.ones((3, 2)), "NXC"), "data_format"),
+        (bn_ext.BatchNorm(3).forward, (np.ones((2, 3)), None, False), "keep"),
+        (TENSORFLOW.fused_batch_norm_v3, (None,) * 20, "epsilon"),
+    ],
+)
+def test_options_need_their_names(call, given, named):
+    message = rf"takes \d positional arguments but \d+ were given; .* by name, such as {named}=$"
+    with pytest.raises(TypeError, match=message):
+        call(*given)
+
+
+def test_other_names_of_attributes():
+    statistics = bn_ext.Statistics(np.ones((3, 2)))
+    sums = bn_ext.GradientSums(*np.ones((2, 3, 2)), np.ones(2))
+    for each, name, hint in (
+        (statistics, "var", ", which is called variance here"),
+        (statistics, "running_mean", ", which is called mean here"),
+        (sums, "mu", ", which is called mean here"),
+        (sums, "var", ""),
+        (statistics, "rstd", ""),
+        (statistics, "nobodys", ""),
+        (bn_ext, "batch_norm", "; call batch_norm_training or batch_norm_inference"),
+        (bn_ext, "BatchNorm2d", ", which is called BatchNorm here; bn_ext.torch has layers .*"),
+        (bn_ext, "nobodys", ""),
+    ):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}'{hint}$"):
+            getattr(each, name)
+    with pytest.raises(AttributeError, match=r"^array: expected Statistics\(..., exact=True\)$"):
+        statistics.array  # noqa: B018
+
+
 @pytest.mark.parametrize("module", ["autograd", "dask"])
 def test_other_names_in_modules(module):
     pytest.importorskip(module)

@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import reference
-from cases import DATA_DTYPES, EPSILON, FORMATS, SHORT, Family, all_bits, bits, dtype
+from cases import DATA_DTYPES, EPSILON, FORMATS, SHORT, TEXTS, Family, all_bits, bits, dtype
 
 import bn_ext
 
@@ -343,9 +344,9 @@ def test_a_state_of_the_layers_own_arrays(rng):
         ({"bias": np.ones(4)}, ValueError, r"bias: expected shape \(5,\), got \(4,\)"),
         ({"running_var": np.ones(5, int)}, TypeError, "running_var: expected float32, .*int64"),
         (
-            {"weight": np.full(5, "1", np.dtypes.StringDType())},
+            {"weight": np.full(5, "1", TEXTS)},
             TypeError,
-            r"weight: expected float32, .*, got StringDType\(\)$",
+            rf"weight: expected float32, .*, got {re.escape(str(TEXTS))}$",
         ),
         ({"num_batches_tracked": 1.5}, TypeError, "num_batches_tracked: expected an integer"),
         ({"num_batches_tracked": -1}, ValueError, "num_batches_tracked: expected at least 0"),
@@ -444,9 +445,9 @@ def test_parameters_that_are_not_the_layers(name, own, set_to):
         ("diff_gamma", None, TypeError, "expected a numpy.ndarray, got NoneType"),
         (
             "diff_gamma",
-            np.full(5, "1", np.dtypes.StringDType()),
+            np.full(5, "1", TEXTS),
             TypeError,
-            r"expected float64, the layer's dtype, got StringDType\(\)",
+            rf"expected float64, the layer's dtype, got {re.escape(str(TEXTS))}",
         ),
         ("beta", np.zeros(4), ValueError, r"expected shape \(5,\), got \(4,\)"),
         ("num_batches_tracked", None, TypeError, "expected an integer, got None"),
@@ -503,6 +504,11 @@ def test_attributes_that_a_layer_does_not_have():
         "is_training": r"; call train\(\) or eval\(\)",
         "trainable": r"; call freeze\(\)",
         "momentum": ": .*; pass exponential_avg_factor, .*",
+        "unfreeze": r"; call freeze\(False\)",
+        "zero_grad": "; backward without accumulate starts anew",
+        "reset_running_stats": r"; set running_mean\[...\] = 0, .* num_batches_tracked = 0",
+        "dgamma": ", which is called diff_gamma here",
+        "dbeta": ", which is called diff_beta here",
     }
     for name, hint in instead.items():
         message = f"^'BatchNorm' object has no attribute '{name}'{hint}$"
@@ -1011,4 +1017,19 @@ def test_what_allreduce_may_return(rng, wrong):
         layer.backward(src)
     with pytest.raises(TypeError, match=expected.format("Statistics")):
         layer.forward(src)
+    assert kept(layer) == before
+
+
+@pytest.mark.parametrize("where", ["returned", "added by allreduce"])
+def test_processes_need_the_same_mean(rng, where):
+    """As an allreduce that adds in another order in each process does not give it."""
+    src = rng.standard_normal((6, 3))
+    layer = bn_ext.BatchNorm(3, allreduce=lambda own: own)
+    layer.forward(src)
+    before = kept(layer)
+    other = bn_ext.GradientSums(src, src, np.nextafter(src.mean(axis=0), 9))
+    layer.allreduce = lambda own: other if where == "returned" else own + other
+    message = r"^GradientSums: .* mean\[0\]=.*; all processes need the same bits of the mean: allred"
+    with pytest.raises(ValueError, match=message):
+        layer.backward(src)
     assert kept(layer) == before

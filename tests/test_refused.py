@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, EPSILON, INPUTS, TENSORS, VECTORS, dtype
+from cases import DATA_DTYPES, EPSILON, INPUTS, TENSORS, TEXTS, VECTORS, dtype
 from members import AFFINE, SECOND
 from refusals import OPERANDS, RESULTS, as_out, four, outs, refused, takes
 
@@ -121,6 +121,7 @@ def shared(depth=60):
 
 UNTOLD = Odd(__repr__=fail(KeyError))
 MASKED = np.ma.masked_equal([1.0, 2.0], 2)
+GOT_TEXTS = re.escape(str(TEXTS))
 BF16 = np.dtype(ml_dtypes.bfloat16)
 MASK_BEHIND = Odd(__array__=lambda self, *_, **__: MASKED)
 FALSE_BF16 = np.dtype((type("bfloat16", (np.void,), {}), 2))
@@ -155,8 +156,8 @@ def of_operand(name, operand):
     for kind in WRONG_DTYPES:
         wrong = of(operand, lambda a, kind=kind: cast(a, kind))
         yield from each(name, TypeError, operand, f".*float.*, got {np.dtype(kind)}", wrong)
-    strings = np.full(3, "1", np.dtypes.StringDType())
-    yield from each(name, TypeError, operand, r"expected float.*, got StringDType\(\)$", strings)
+    strings = np.full(3, "1", TEXTS)
+    yield from each(name, TypeError, operand, rf"expected float.*, got {GOT_TEXTS}$", strings)
     order = rf"expected native byte order, got .f4; pass np.asarray\({operand}, np.float32\)$"
     yield from each(name, TypeError, operand, order, of(operand, swapped))
     no_array = [np.array("a"), "abc", b"abc", 1.0, np.float32(1), object(), {1: 2}, range(3)]
@@ -195,7 +196,7 @@ def of_result(name, k, result):
             yield row(name, ValueError, message, out=turned)
     for message, change in {
         "expected dtype float32.*, got int32": lambda _, a: a.astype(np.int32),
-        "expected dtype float32.*, got String": lambda _, a: a.astype(np.dtypes.StringDType()),
+        f"expected dtype float32.*, got {GOT_TEXTS}": lambda _, a: a.astype(TEXTS),
         "expected dtype float32.*, got int16$": lambda _, a: lie(
             a.astype(np.int16), dtype=np.dtype(np.float32), itemsize=4
         ),
@@ -244,7 +245,7 @@ OF_OPTIONS = [
     *each(WITH_EPSILON, TypeError, "epsilon", "expected a real number, got", *NUMBER),
     *each(WITH_EPSILON, ValueError, "epsilon", "expected a finite number >= 0, got",
           -1e-9, np.inf, -np.inf, np.nan, 10**400, 10**5000),
-    *each(WITH_EPSILON, TypeError, "epsilon", "expected a finite .* has no default; torch's is 1e-5$",
+    *each(WITH_EPSILON, TypeError, "epsilon", "expected .* has no default; torch's is 1e-5$",
           ...),
     *each(ANY, TypeError, "num_threads", "expected an integer or None, got",
           1.0, "2", [1], 2.5, shared()),
@@ -288,8 +289,8 @@ OF_STATISTICS = [
          {"exponential_avg_factor": "a"}),
         (TypeError, f"^running_mean: expected {FLOATS}, got int64$",
          {"running_mean": np.zeros(5, np.int64)}),
-        (TypeError, rf"^running_mean: expected {FLOATS}, got StringDType\(\)$",
-         {"running_mean": np.full(5, "1", np.dtypes.StringDType())}),
+        (TypeError, rf"^running_mean: expected {FLOATS}, got {GOT_TEXTS}$",
+         {"running_mean": np.full(5, "1", TEXTS)}),
         (TypeError, "^running_mean: expected native byte order, got .f4$",
          {"running_mean": of("mean", swapped)}),
         (TypeError, "^running_mean: expected a numpy.ndarray, got list$",
@@ -319,8 +320,8 @@ OF_GATES = [
         src_1=of("src_1", lambda a: a.astype(float))),
     row(FORWARD, ValueError, r"^src_1: expected shape \(6, 4, 5\), like src, got \(5, 4, 6\)$",
         src_1=of("src_1", np.transpose)),
-    row(WITH_WORKSPACE, TypeError, r"^workspace: expected uint8, got StringDType\(\)$", relu=True,
-        workspace=np.full(15, "1", np.dtypes.StringDType())),
+    row(WITH_WORKSPACE, TypeError, rf"^workspace: expected uint8, got {GOT_TEXTS}$", relu=True,
+        workspace=np.full(15, "1", TEXTS)),
     row(FORWARD, ValueError, "^relu: expected True with workspace, got False; pass .* no worksp",
         workspace=of("workspace")),
     *(row(BACKWARD, ValueError, "^out: expected None for diff_gamma and diff_beta",
