@@ -103,8 +103,9 @@ class BatchNorm:
     allreduce : callable, optional
         Makes the layer normalize a batch that is spread over several processes: it gets the sums of
         this process, a `Statistics` or `GradientSums`, and returns those of all, such as
-        ``comm.allreduce`` of mpi4py. All processes must make the same calls. With ``exact=True``,
-        results do not depend on how the batch is spread.
+        ``comm.allreduce`` of mpi4py. All processes must make the same calls, and must get the same
+        bits: plain sums, added in the same order for all. With ``exact=True``, neither the order
+        matters nor how the batch is spread.
 
     Attributes
     ----------
@@ -129,8 +130,8 @@ class BatchNorm:
     Notes
     -----
     `backward` reads src and the parameters again. Do not change them between the two passes. Use a
-    layer in one thread at a time. A copy or pickle of a layer has no saved pass; a pickle needs an
-    `allreduce` that can be pickled.
+    layer in one thread at a time. A copy or pickle of a layer has no saved pass. Copies, even deep
+    ones, share what is behind `allreduce`; a pickle needs an `allreduce` that can be pickled.
 
     An array that you set as an attribute must be a NumPy array of shape (C,) and the layer's dtype.
     gamma and beta may be None. The channels, epsilon, data_format, affine, relu, dtype, exact and

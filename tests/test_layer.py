@@ -1029,7 +1029,7 @@ def test_processes_need_the_same_mean(rng, where):
     before = kept(layer)
     other = bn_ext.GradientSums(src, src, np.nextafter(src.mean(axis=0), 9))
     layer.allreduce = lambda own: other if where == "returned" else own + other
-    message = r"^GradientSums: .* mean\[0\]=.*; all processes need the same bits of the mean: allred"
+    message = r"^GradientSums: .* mean.*; all processes need the same bits of the mean: allred"
     with pytest.raises(ValueError, match=message):
         layer.backward(src)
     assert kept(layer) == before
