@@ -197,6 +197,7 @@ class BatchNorm:
         self.num_batches_tracked = 0
         self.training, self.frozen = True, False
         self.saved: Saved | None = None
+        self._used = False  # has `backward` used `saved`?
         self._check_options()
 
     def _check_options(self) -> None:
@@ -233,8 +234,8 @@ class BatchNorm:
         return self.train(False)
 
     def freeze(self, mode: Flag = True) -> "BatchNorm":
-        """Keep statistics and parameters as they are, in training too; returns the layer. With
-        `mode` False, no longer.
+        """Keep statistics and parameters as they are, in training too; returns the layer.
+        ``freeze(False)`` undoes it.
 
         `backward` then gives only the gradients with respect to data, and `parameters` is empty.
         """
@@ -419,9 +420,10 @@ class BatchNorm:
         diff_dst : array
             The gradient with respect to what `forward` returned.
         saved : Saved, optional
-            The layer's attribute `saved` after that pass; None means the last one, which is then
-            used up. A layer that is applied several times before any gradient is known (to two
-            branches, or at each time step) needs it, and so do several gradients of one pass.
+            The layer's attribute `saved` after that pass; None means the last one, even if that was
+            an evaluation's, which is then used up. A layer that is applied several times before any
+            gradient is known (to two branches, or at each time step) needs it, and so do several
+            gradients of one pass.
         accumulate : bool, optional
             If True, the gradients of the parameters are added to `diff_gamma` and `diff_beta`, as
             for micro-batches.
@@ -484,7 +486,7 @@ class BatchNorm:
             "diff_src_1": gated,
             **gate,
         }
-        out = [None, None, None, *[None] * gated]
+        out: list[Any] = [None, None, None, *[None] * gated]
         if param_grads:
             out[1:3] = self.diff_gamma, self.diff_beta
         found: Any = _core.backward(*given, **options, out=out, dry=accumulate)
