@@ -135,7 +135,7 @@ def _shared(
     processes = distributed.distributed_c10d._resolve_process_group(group)
     call = f"{function} of {src.shape[1]} channels, {src.dtype}, eps={float(eps)}"
     word = zlib.crc32(call.encode())
-    words = torch.tensor([word])
+    words = torch.tensor([word], device="cpu")  # whatever the default device is
     sent = distributed.all_reduce(words, group=processes, async_op=True)
     sums = find()
     sent.wait()
@@ -371,6 +371,8 @@ def _differentiable(
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         *first, (rest, run, tracked) = inputs
         given = *first, *rest
+        if any(ctx.needs_input_grad) and any(t is not None and t.is_inference() for t in first):
+            raise RuntimeError("batch_norm: autograd cannot save inference tensors; clone them")
         output: tuple[Tensor, ...] = run(*given)
         then(given, output, tracked)
         keep(ctx, given, output)
@@ -550,6 +552,7 @@ class _BatchNorm:
     """What the layers do differently from torch's."""
 
     relu = False
+    _theirs: Any  # the class that `convert` goes back to
 
     def __init__(self, *arguments: Any, relu: bool = False, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -578,6 +581,39 @@ class _BatchNorm:
         return f"{shown}, relu=True" if self.relu else shown
 
 
+class _Unfused(_BatchNorm):
+    """What `convert` makes of our layers where torch has no class of the same state and call.
+
+    A module with a ReLU inside would have other names of state, and take no src_1.
+    """
+
+    def forward(self: Any, input: Tensor, src_1: Tensor | None = None) -> Tensor:
+        dst: Tensor = super(_BatchNorm, self).forward(input)  # type: ignore[misc]
+        dst = dst if src_1 is None else dst + src_1
+        return dst.relu() if self.relu else dst
+
+
+class _Unfused1d(_Unfused, nn.BatchNorm1d):
+    pass
+
+
+class _Unfused2d(_Unfused, nn.BatchNorm2d):
+    pass
+
+
+class _Unfused3d(_Unfused, nn.BatchNorm3d):
+    pass
+
+
+class _UnfusedSync(_Unfused, nn.SyncBatchNorm):
+    pass
+
+
+class _UnfusedNd(_Unfused, nn.modules.batchnorm._BatchNorm):
+    def _check_input_dim(self, input: Tensor) -> None:
+        pass  # as SyncBatchNorm
+
+
 class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
     """`torch.nn.BatchNorm1d`, followed by an optional addition and ReLU.
 
@@ -602,13 +638,19 @@ class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
     [[0.0, 0.0], [1.0, 1.0]]
     """
 
+    _theirs = nn.BatchNorm1d
+
 
 class BatchNorm2d(_BatchNorm, nn.BatchNorm2d):
     """`torch.nn.BatchNorm2d`, with an optional addition and ReLU: see `BatchNorm1d`."""
 
+    _theirs = nn.BatchNorm2d
+
 
 class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
     """`torch.nn.BatchNorm3d`, with an optional addition and ReLU: see `BatchNorm1d`."""
+
+    _theirs = nn.BatchNorm3d
 
 
 class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
@@ -653,7 +695,8 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
     [[-1.0, -1.0], [1.0, 1.0]]
     """
 
-    whole_gradients = False
+    _theirs = _UnfusedNd
+    process_group, whole_gradients = None, False
 
     def __init__(
         self,
@@ -678,9 +721,14 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
     def _over(self: Any) -> tuple[str | None, bool]:
         group = ""
         if distributed.is_available() and distributed.is_initialized():
-            if self.process_group is distributed.GroupMember.NON_GROUP_MEMBER:
-                raise ValueError("process_group: expected one that this process is in")
-            group = (self.process_group or distributed.group.WORLD).group_name
+            given = self.process_group
+            processes = distributed.group.WORLD if given is None else given
+            if not isinstance(processes, distributed.ProcessGroup):  # as NON_GROUP_MEMBER
+                raise ValueError(
+                    "process_group: expected None or a ProcessGroup that this process is in, got "
+                    f"{given!r:.200}"
+                )
+            group = processes.group_name
         return group, self.whole_gradients
 
     @staticmethod
@@ -701,14 +749,22 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         """
         for layer in convert(module).modules():
             if isinstance(layer, (BatchNorm1d, BatchNorm2d, BatchNorm3d)):
+                layer._theirs = layer._theirs  # of its class, from now on of the layer
                 layer.__class__, layer.process_group = SyncBatchNorm, process_group
         return module
 
 
-_CLASSES = {
-    getattr(nn, ours.__name__): ours
-    for ours in (BatchNorm1d, BatchNorm2d, BatchNorm3d, SyncBatchNorm)
-}
+#: Classes of torch's, ours, and what the latter become again if they have a ReLU.
+_ROWS: list[tuple[Any, Any, Any]] = [
+    (nn.BatchNorm1d, BatchNorm1d, _Unfused1d),
+    (nn.BatchNorm2d, BatchNorm2d, _Unfused2d),
+    (nn.BatchNorm3d, BatchNorm3d, _Unfused3d),
+    (nn.SyncBatchNorm, SyncBatchNorm, _UnfusedSync),
+    (_UnfusedNd, SyncBatchNorm, _UnfusedNd),
+]
+_OURS = {each[1] for each in _ROWS}
+#: The rows of all classes that are not ours.
+_CLASSES = {theirs: row for row in _ROWS for theirs in (row[0], row[2])}
 
 
 def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
@@ -719,17 +775,15 @@ def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
     module : torch.nn.Module
         Its layers change in place: parameters, buffers, hooks and modes stay as they are.
     back : bool, optional
-        If True, turn bn_ext's layers into torch's.
+        If True, turn bn_ext's layers into torch's. One with a ReLU becomes a subclass that takes
+        the same arguments and computes with torch's functions; others no longer take src_1. A
+        SyncBatchNorm becomes what it was before it was converted; if it was made as such, a layer
+        for any number of axes, which sees no other process.
 
     Returns
     -------
     torch.nn.Module
         The module itself.
-
-    Raises
-    ------
-    ValueError
-        If a layer with a ReLU would become one of torch's. Nothing has then been changed.
 
     Examples
     --------
@@ -740,11 +794,15 @@ def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
     >>> type(bn_ext.torch.convert(model, back=True)[1]).__module__
     'torch.nn.modules.batchnorm'
     """
-    classes = {new: old for old, new in _CLASSES.items()} if back else _CLASSES
-    layers = [(name, each) for name, each in module.named_modules() if type(each) in classes]
-    for name, layer in layers:
-        if getattr(layer, "relu", False):
-            raise ValueError(f"module: expected layers without ReLU, got {name or 'module'!r}")
-    for _, layer in layers:
-        layer.__class__ = classes[type(layer)]
+    layers: list[Any] = [*module.modules()]
+    for layer in layers:
+        if back and type(layer) in _OURS:
+            theirs, _, unfused = _CLASSES[layer._theirs]
+            if theirs is not nn.SyncBatchNorm:  # a group cannot be copied
+                vars(layer).pop("process_group", None)
+            layer.__class__ = unfused if layer.relu else theirs
+        elif not back and type(layer) in _CLASSES:
+            relu = isinstance(layer, _Unfused) and layer.relu
+            layer._theirs, layer.__class__, _ = _CLASSES[type(layer)]
+            layer.relu = relu
     return module

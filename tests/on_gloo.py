@@ -72,18 +72,37 @@ def digests(rank, size):
 
 @case
 def shares(rank, size):
-    """DistributedDataParallel's average of the processes' gradients, times their number, is the
-    gradient of the whole batch.
+    """What torch computes of the whole batch: dst, gradients, buffers. Of parameters,
+    DistributedDataParallel's average of the processes' gradients, times their number.
     """
-    whole = layer()
-    distributed.barrier()
-    alone = bn_ext.torch.BatchNorm2d(3, relu=True)
+    alone, mine = torch.nn.BatchNorm2d(3, dtype=torch.float64), range(rank, SAMPLES, size)
+    whole = layer(torch.float64)
     alone.load_state_dict(whole.state_dict())
-    step(alone, range(SAMPLES))
-    step(torch.nn.parallel.DistributedDataParallel(whole), range(rank, SAMPLES, size))
-    for ours, right in zip(whole.parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad * size, right.grad, rtol=1e-5, atol=1e-5)
+    shared = torch.nn.parallel.DistributedDataParallel(whole)
+    for _ in range(2):
+        right = step(lambda x, x1: (alone(x) + x1).relu(), range(SAMPLES), torch.float64)
+        found = step(shared, mine, torch.float64)
+        torch.testing.assert_close(found, tuple(each[mine] for each in right))
+    for ours, theirs in zip(whole.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad * size, theirs.grad)
+    torch.testing.assert_close([*whole.buffers()], [*alone.buffers()])
     print("shares\n", end="", flush=True)
+
+
+@case
+def elsewhere(rank, size):
+    """A default device has no memory; a process is in one of two groups, or gives another thing."""
+    groups = [distributed.new_group([each]) for each in range(size)]
+    x = torch.randn(2, 3, 4, 4, requires_grad=True)
+    for group in (None, groups[rank], groups[rank - 1], "some", 0):
+        made = layer(process_group=group)
+        torch.set_default_device("meta")
+        try:
+            made(x).sum().backward()
+        except ValueError as error:
+            print(f"{error}\n", end="", flush=True)
+        torch.set_default_device(None)
+        print(f"{int(made.num_batches_tracked)}\n", end="", flush=True)
 
 
 @case

@@ -18,7 +18,14 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils import checkpoint as checkpoints  # noqa: E402
 
 from bn_ext import _core  # noqa: E402
-from bn_ext.torch import BatchNorm1d, BatchNorm2d, SyncBatchNorm, batch_norm, convert  # noqa: E402
+from bn_ext.torch import (  # noqa: E402
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    SyncBatchNorm,
+    batch_norm,
+    convert,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 OP = torch.ops.bn_ext
@@ -233,11 +240,92 @@ def test_convert_and_back():
     assert [type(each) for each in net] == [type(each) for each in twin]
     assert_same(net.eval()(x)[None], twin.eval()(x)[None])
     assert len(seen) == 4
-    net = convert(nn.Sequential(nn.BatchNorm1d(2)))
-    net[0].relu = True
-    with pytest.raises(ValueError, match=r"^module: expected layers without ReLU, got '0'"):
-        convert(net, back=True)
-    assert type(net[0]) is BatchNorm1d
+
+
+class Fused(nn.Module):
+    """Two convolutions around a shortcut, with all that our layers fuse."""
+
+    def __init__(self, make, rank):
+        super().__init__()
+        convolution = getattr(nn, f"Conv{rank}d")
+        self.first, self.second = convolution(3, 4, 1), convolution(4, 3, 1)
+        self.of_first, self.of_second = make(4, relu=True), make(3, relu=True)
+
+    def forward(self, x):
+        return self.of_second(self.second(self.of_first(self.first(x))), x)
+
+
+def called(layer, *_):
+    layer.calls = getattr(layer, "calls", 0) + 1
+
+
+FUSED = [(1, BatchNorm1d), (2, BatchNorm2d), (3, BatchNorm3d), (2, SyncBatchNorm)]
+
+
+@pytest.mark.parametrize(("rank", "make"), FUSED)
+def test_fused_layers_back_and_forth(rank, make):
+    """Without bn_ext's operators: the same names, parameters, hooks, arguments and numbers."""
+    net, x = Fused(make, rank), torch.randn(5, 3, *[4] * rank)
+    steps(net, 2, x)
+    net.of_first.register_forward_hook(called)
+    names, twin, parts = list(net.state_dict()), copy.deepcopy(net), [*net.parameters()]
+    assert convert(net, back=True) is net
+    assert list(net.state_dict()) == names
+    assert all(a is b for a, b in zip(net.parameters(), parts, strict=True))
+    assert not {OP.batch_norm.default} & {n.target for n in make_fx(net)(x).graph.nodes}
+    if make is not SyncBatchNorm:
+        assert isinstance(net.of_first, getattr(nn, f"BatchNorm{rank}d"))
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    for each in (net, copy.deepcopy(net), torch.load(file, weights_only=False)):
+        each.load_state_dict(twin.state_dict())
+        each.of_first.calls = 0
+        for a, b in zip(steps(each, 2, x), steps(copy.deepcopy(twin), 2, x), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+        assert each.of_first.calls == 2
+    convert(net)
+    assert type(net.of_first) is type(net.of_second) is make
+    twin.load_state_dict(net.state_dict())
+    assert_same(steps(net, 1, x), steps(twin, 1, x))
+
+
+@pytest.mark.parametrize(("rank", "make"), FUSED)
+def test_export_to_onnx(rank, make):
+    pytest.importorskip("onnx")
+    import onnx.reference
+
+    net, x, file = Fused(make, rank), torch.randn(5, 3, *[4] * rank), io.BytesIO()
+    steps(net, 2, x)
+    right = net.eval()(x).detach()
+    torch.onnx.export(convert(net, back=True), (x,), file, dynamo=False)
+    model = onnx.load_from_string(file.getvalue())
+    assert {node.domain for node in model.graph.node} == {""}
+    (found,) = onnx.reference.ReferenceEvaluator(model).run(
+        None, {model.graph.input[0].name: x.numpy()}
+    )
+    torch.testing.assert_close(torch.from_numpy(found), right, rtol=1e-5, atol=1e-5)
+
+
+def test_sync_layers_go_back_to_what_they_were():
+    """They train on a CPU, can be copied, and see no other process."""
+    net = nn.Sequential(nn.BatchNorm2d(3), BatchNorm2d(3, relu=True), SyncBatchNorm(3))
+    net = SyncBatchNorm.convert_sync_batchnorm(net, process_group=threading.Lock())
+    net[2].process_group = net[0].process_group
+    assert {type(each) for each in net} == {SyncBatchNorm}
+    net, x = copy.deepcopy(convert(net, back=True)), torch.randn(5, 3, 4, 4)
+    assert type(net[0]) is nn.BatchNorm2d
+    assert isinstance(net[1], nn.BatchNorm2d)
+    assert not any(isinstance(each, nn.SyncBatchNorm) for each in net)
+    plain = nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3), nn.ReLU(), nn.BatchNorm2d(3))
+    assert_same(steps(net, 3, x)[:3], steps(plain, 3, x)[:3])
+    for shape in ((5, 3), (5, 3, 2), (5, 3, 2, 2, 2, 2)):
+        assert net[2](torch.randn(shape)).shape == shape
+    assert [type(each) for each in convert(net)] == [BatchNorm2d, BatchNorm2d, SyncBatchNorm]
+    theirs = nn.Sequential(nn.SyncBatchNorm(3, process_group="some"))
+    assert type(convert(theirs)[0]) is SyncBatchNorm
+    assert type(convert(theirs, back=True)[0]) is nn.SyncBatchNorm
+    assert theirs[0].process_group == "some"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -262,6 +350,114 @@ def test_options_are_torchs(options, dtype):
                 torch.testing.assert_close(a, b, **bound)
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=bound["rtol"] * 8, atol=bound["atol"] * 8)
+
+
+CHANGES = {
+    "track_running_stats": False, "momentum": 0.5, "no momentum": None, "eps": 0.5,
+    "affine": False, "num_features": 7, "weight": None, "bias": None, "num_batches_tracked": None,
+    "training": False, "running": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("make", [BatchNorm2d, SyncBatchNorm])
+def test_attributes_may_change(make, options, changed):
+    """As torch's layers, ours read them at each call."""
+    layers = make(3, **options), nn.BatchNorm2d(3, **options)
+    names = {"no momentum": ["momentum"], "running": ["running_mean", "running_var"]}
+    for training in (True, True, False, True):
+        x = torch.randn(4, 3, 5, 2)
+        found = []
+        for layer in layers:
+            leaf = x.clone().requires_grad_()
+            layer.zero_grad()
+            result = layer(leaf)
+            result.backward(x)
+            vectors = [p.grad for p in layer.parameters()]
+            found.append([result, leaf.grad, *vectors, *layer.buffers()])
+            layer.train(training)
+            for name in names.get(changed, [changed]):
+                setattr(layer, name, CHANGES[changed])
+        for a, b in zip(*found, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+EMPTY = [(BatchNorm1d, (0, 3)), (BatchNorm1d, (0, 3, 4)), (BatchNorm2d, (0, 3, 4, 4)),
+         (BatchNorm2d, (2, 3, 0, 4)), (BatchNorm3d, (0, 3, 2, 2, 2)), (SyncBatchNorm, (0, 3)),
+         (SyncBatchNorm, (0, 3, 4, 4))]  # fmt: skip
+
+
+@modes
+@relus
+@pytest.mark.parametrize(("make", "shape"), EMPTY)
+def test_empty_batches_are_taken_as_by_torch(make, shape, relu, training):
+    """Counted in training; statistics stay, and gradients are zeros."""
+    ours = make(3, relu=relu).train(training)
+    theirs = copy.deepcopy(convert(make(3), back=True)).train(training)
+    found = []
+    for layer in (ours, theirs):
+        x = torch.randn(shape, requires_grad=True)
+        result = layer(x)
+        result.sum().backward()
+        found.append([result, x.grad, layer.weight.grad, layer.bias.grad, *layer.buffers()])
+    assert_same(*found)
+    assert ours.num_batches_tracked == training
+
+
+def negated(*shape):
+    """A view of minus its memory."""
+    made = torch.randn(shape, dtype=torch.complex64).conj().imag
+    assert made.is_neg()
+    return made
+
+
+@modes
+@relus
+@pytest.mark.parametrize("make", [BatchNorm1d, SyncBatchNorm])
+def test_lazily_negated_views(make, relu, training):
+    """They are read with their sign, and refused where they would be written."""
+    given = [negated(5, 3), negated(5, 3)]
+    vectors = {"weight": negated(3), "bias": negated(3)}
+    if not training:
+        vectors |= {
+            "running_mean": negated(3),
+            "running_var": negated(3).square().neg()._neg_view(),
+        }
+    diff, found = negated(5, 3), []
+    for read in (lambda tensor: tensor, lambda tensor: tensor.resolve_neg()):
+        layer = make(3, relu=relu).train(training)
+        for name, tensor in vectors.items():
+            new = read(tensor)
+            setattr(layer, name, nn.Parameter(new) if name in ("weight", "bias") else new)
+        leaves = [read(tensor.detach()).requires_grad_() for tensor in given]
+        assert leaves[0].is_neg() == (not found)
+        result = layer(*leaves)
+        grads = torch.autograd.grad(result, [*leaves, *layer.parameters()], read(diff))
+        found.append([result, *grads, *layer.buffers()])
+    assert_same(*found)
+    for name in ("running_mean", "running_var"):
+        layer = make(3)
+        before = [buffer.clone() for buffer in layer.buffers()]
+        setattr(layer, name, getattr(layer, name)._neg_view())
+        with pytest.raises(ValueError, match="^running statistics: .* got a negated view"):
+            layer(given[0])
+        setattr(layer, name, getattr(layer, name)._neg_view())
+        assert_same(layer.buffers(), before)
+
+
+@modes
+def test_inference_tensors_are_refused_before_anything_changes(training):
+    made = BatchNorm1d(3)
+    with torch.inference_mode():
+        x = torch.randn(4, 3)
+        made(x)
+    before = [buffer.clone() for buffer in made.buffers()]
+    with pytest.raises(RuntimeError, match="^batch_norm: autograd cannot save inference tensors"):
+        made.train(training)(x)
+    assert_same(made.buffers(), before)
+    with torch.no_grad():
+        assert_same([made.eval()(x)], [made(x.clone())])
 
 
 def test_relu_and_addition():
@@ -297,6 +493,32 @@ def test_parameters_of_another_dtype():
     assert found[0][0].dtype == torch.bfloat16
     assert found[0][1].dtype == torch.float32
     assert_same(*found)
+
+
+@pytest.mark.parametrize("make", [BatchNorm1d, SyncBatchNorm])
+def test_torchs_defaults_do_not_matter(make):
+    """What calls make has the place and the dtype of what they are given."""
+
+    def derivatives(momentum):
+        layer = make(3, momentum=momentum, relu=True, device="cpu", dtype=torch.float32)
+        leaf = x.clone().requires_grad_()
+        result = layer(leaf, x)
+        (first,) = torch.autograd.grad(
+            result.square().sum(), leaf, create_graph=make is BatchNorm1d
+        )
+        if first.requires_grad:
+            first.square().sum().backward()
+        return [result, first, layer.eval()(leaf), *layer.buffers()]
+
+    x = torch.randn(5, 3)
+    right = derivatives(0.1) + derivatives(None)
+    with torch.device("meta"), torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.set_default_dtype(torch.float64)
+        try:
+            found = derivatives(0.1) + derivatives(None)
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert_same(found, right)
 
 
 @needs_cpus
@@ -588,11 +810,12 @@ def test_sync_without_processes():
     assert_same([ours(x.contiguous(memory_format=torch.channels_last))], [first])
     for _ in range(2):
         torch.testing.assert_close(first, theirs(x))
+    for a, b in zip(ours.buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(a, b)
     torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
     net = SyncBatchNorm.convert_sync_batchnorm(small_net(), process_group="some")
     assert [type(net[i]) for i in (1, 4, 7)] == [SyncBatchNorm] * 3
     assert net[1].process_group == "some"
-    assert type(convert(net, back=True)[1]) is nn.SyncBatchNorm
 
 
 @pytest.mark.slow
@@ -604,8 +827,17 @@ def test_sync_has_the_same_bits_for_any_number_of_processes(tmp_path):
     assert found == [found[0]] * 4
 
 
-def test_sync_gradients_are_shares_that_can_be_averaged(tmp_path):
-    assert on_gloo(tmp_path, 2, "shares") == ["shares"] * 2
+@pytest.mark.parametrize("size", [1, 2])
+def test_sync_computes_what_torch_does_of_the_whole_batch(tmp_path, size):
+    """Gradients of parameters are shares that can be averaged."""
+    assert on_gloo(tmp_path, size, "shares") == ["shares"] * size
+
+
+def test_sync_on_another_default_device_and_in_other_groups(tmp_path):
+    """Whether a call is counted, and the errors of groups that this process is not in."""
+    message = "process_group: expected None or a ProcessGroup that this process is in, got "
+    errors = [f"{message}{got}" for got in ("'some'", "-100", "0")]
+    assert on_gloo(tmp_path, 2, "elsewhere") == sorted([*["0"] * 3, *["1"] * 2, *errors] * 2)
 
 
 def test_fully_sharded_training(tmp_path):
