@@ -605,13 +605,9 @@ class _Unfused3d(_Unfused, nn.BatchNorm3d):
     pass
 
 
-class _UnfusedSync(_Unfused, nn.SyncBatchNorm):
-    pass
-
-
 class _UnfusedNd(_Unfused, nn.modules.batchnorm._BatchNorm):
     def _check_input_dim(self, input: Tensor) -> None:
-        pass  # as SyncBatchNorm
+        pass  # it takes what SyncBatchNorm takes
 
 
 class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
@@ -759,12 +755,12 @@ _ROWS: list[tuple[Any, Any, Any]] = [
     (nn.BatchNorm1d, BatchNorm1d, _Unfused1d),
     (nn.BatchNorm2d, BatchNorm2d, _Unfused2d),
     (nn.BatchNorm3d, BatchNorm3d, _Unfused3d),
-    (nn.SyncBatchNorm, SyncBatchNorm, _UnfusedSync),
-    (_UnfusedNd, SyncBatchNorm, _UnfusedNd),
+    (_UnfusedNd, SyncBatchNorm, _UnfusedNd),  # torch's own does not train on CPUs
 ]
 _OURS = {each[1] for each in _ROWS}
 #: The rows of all classes that are not ours.
 _CLASSES = {theirs: row for row in _ROWS for theirs in (row[0], row[2])}
+_CLASSES[nn.SyncBatchNorm] = _ROWS[-1]
 
 
 def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
@@ -777,8 +773,9 @@ def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
     back : bool, optional
         If True, turn bn_ext's layers into torch's. One with a ReLU becomes a subclass that takes
         the same arguments and computes with torch's functions; others no longer take src_1. A
-        SyncBatchNorm becomes what it was before it was converted; if it was made as such, a layer
-        for any number of axes, which sees no other process.
+        SyncBatchNorm becomes a layer that trains on CPUs and sees no other process: what it was
+        before `convert_sync_batchnorm`, else one for any number of axes.
+        ``torch.nn.SyncBatchNorm.convert_sync_batchnorm`` makes torch's of both.
 
     Returns
     -------
@@ -798,8 +795,7 @@ def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
     for layer in layers:
         if back and type(layer) in _OURS:
             theirs, _, unfused = _CLASSES[layer._theirs]
-            if theirs is not nn.SyncBatchNorm:  # a group cannot be copied
-                vars(layer).pop("process_group", None)
+            vars(layer).pop("process_group", None)
             layer.__class__ = unfused if layer.relu else theirs
         elif not back and type(layer) in _CLASSES:
             relu = isinstance(layer, _Unfused) and layer.relu

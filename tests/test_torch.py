@@ -307,7 +307,7 @@ def test_export_to_onnx(rank, make):
     torch.testing.assert_close(torch.from_numpy(found), right, rtol=1e-5, atol=1e-5)
 
 
-def test_sync_layers_go_back_to_what_they_were():
+def test_sync_layers_go_back_to_layers_that_train_alone():
     """They train on a CPU, can be copied, and see no other process."""
     net = nn.Sequential(nn.BatchNorm2d(3), BatchNorm2d(3, relu=True), SyncBatchNorm(3))
     net = SyncBatchNorm.convert_sync_batchnorm(net, process_group=threading.Lock())
@@ -324,8 +324,9 @@ def test_sync_layers_go_back_to_what_they_were():
     assert [type(each) for each in convert(net)] == [BatchNorm2d, BatchNorm2d, SyncBatchNorm]
     theirs = nn.Sequential(nn.SyncBatchNorm(3, process_group="some"))
     assert type(convert(theirs)[0]) is SyncBatchNorm
-    assert type(convert(theirs, back=True)[0]) is nn.SyncBatchNorm
-    assert theirs[0].process_group == "some"
+    alone = convert(theirs, back=True)
+    assert_same(steps(alone, 3, x)[:3], steps(nn.Sequential(nn.BatchNorm2d(3)), 3, x)[:3])
+    assert type(nn.SyncBatchNorm.convert_sync_batchnorm(alone)[0]) is nn.SyncBatchNorm
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
