@@ -351,7 +351,9 @@ class BatchNorm:
         how = {"data_format": self.data_format, "num_threads": self.num_threads}
         own = kind(*given, exact=self.exact, **how, **options)
         total = self.allreduce(own)  # type: ignore[misc]
-        fits = type(total) is kind and (total.exact, total.channels) == (own.exact, own.channels)
+        fits = type(total) is kind and all(
+            getattr(total, name) == getattr(own, name) for name in kind._ALIKE
+        )
         if not fits or total.count < own.count:
             raise TypeError(f"allreduce: expected a sum with {own!r}, got {_core._shown(total)}")
         own._check_whole(total)

@@ -3,7 +3,8 @@
     Statistics      of a part of a batch     `+` merges     mean, variance, count
     GradientSums    of a part's gradient     `+` adds       for batch_norm_backward(sums=...)
 
-A plain sum is two rows of doubles per channel. An exact one is a state (src_c/exact/state.h):
+A plain sum is two rows of doubles per channel; statistics of float64 data have a third, what
+rounding took from the mean. An exact one is a state (src_c/exact/state.h):
 integers, which any engine can add. `+` checks what belongs together; integers that an engine has
 added are checked when they are used.
 """
@@ -32,12 +33,35 @@ def power_above(count: int) -> float:
     return float(1 << max(0, count - 1).bit_length())
 
 
+def _require(holds: bool, name: str, expected: str, got: object) -> None:
+    if not holds:
+        raise ValueError(f"{name}: expected {expected}, got {_core._shown(got)}")
+
+
+def _array_of(name: str, a: object, dtype: type, *shape: int | None) -> NDArray[Any]:
+    """A copy of an array, which must have this dtype and shape; None: any length."""
+    fits = (
+        type(a) is np.ndarray
+        and a.dtype == dtype
+        and a.ndim == len(shape)
+        and all(n in (None, length) for n, length in zip(shape, a.shape, strict=True))
+    )
+    if not fits:
+        lengths = str(shape).replace("None", "C")
+        got = f"{a.dtype} of shape {a.shape}" if isinstance(a, np.ndarray) else _core._shown(a)
+        raise ValueError(f"{name}: expected {np.dtype(dtype)} of shape {lengths}, got {got}")
+    return a.copy()
+
+
 class _Sums:
     """What both kinds of sums share."""
 
     __module__ = "bn_ext"  # where pickles look for them
     #: Attributes that the parts of one whole have in common.
     _ALIKE: ClassVar[tuple[str, ...]] = ("exact", "dtype", "channels")
+    #: The names in a state; an exact sum's has _rows, too.
+    _SAVED: ClassVar[tuple[str, ...]] = ("exact", "dtype", "_sums", "_count")
+    _OF_MOMENTS: ClassVar[bool]
 
     exact: bool
     dtype: str
@@ -68,6 +92,14 @@ class _Sums:
         if not self.exact:
             raise AttributeError(f"array: expected {type(self).__name__}(..., exact=True)")
         return self._sums
+
+    @array.setter
+    def array(self, value: object) -> None:
+        """What `statistics.array += ...` ends with."""
+        if value is not self.array:
+            raise AttributeError(
+                f"array: expected no other array, got {_core._shown(value)}; write to array[...]"
+            )
 
     def __add__(self, other: Any) -> Self:
         if type(other) is int and other == 0:  # where sum() starts
@@ -121,17 +153,37 @@ class _Sums:
         return {**vars(self), "_sums": state[rows], "_rows": rows, "_count": 0}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        saved = {**saved}
-        rows = saved.pop("_rows", None)
-        if rows is not None:
-            state = np.zeros((len(rows), *saved["_sums"].shape[1:]), np.int64)
-            state[rows] = saved["_sums"]
-            for k in range(1, len(state) - _MORE_ROWS):
-                borrow = state[k - 1] < 0
-                state[k] -= borrow
-                state[k - 1] += borrow.astype(np.int64) << 40
-            saved["_sums"] = state
-        vars(self).update(saved)
+        """Check all of a state, which may be damaged or made up; but integers when they are used."""
+        _require(isinstance(saved, dict), "state", "a dict", saved)
+        exact = _core._as_flag(saved.get("exact"), "exact")
+        names = [*self._SAVED, *["_rows"] * exact]
+        _require(saved.keys() == {*names}, "state", f"the names {', '.join(names)}", [*saved])
+        dtype, count, sums = saved["dtype"], saved["_count"], saved["_sums"]
+        known = type(dtype) is str and dtype in _core.DTYPES
+        _require(known, "dtype", _core._or(_core.DTYPES), dtype)
+        most = 0 if exact else _MOST - 1  # integers have a count of their own
+        counts = type(count) is int and 0 <= count <= most
+        _require(counts, "_count", f"an integer from 0 to {most}", count)
+        n = _core.rows_of_sums(dtype, exact, self._OF_MOMENTS)
+        if exact:
+            rows = _array_of("_rows", saved["_rows"], np.bool_, n)
+            ends = bool(rows[-_MORE_ROWS:].all())
+            _require(ends, "_rows", f"the last {_MORE_ROWS} rows", rows)
+            state = _array_of("_sums", sums, np.int64, int(rows.sum()), 2, None)
+            sums = np.zeros((n, *state.shape[1:]), np.int64)
+            sums[rows] = state
+            for k in range(1, n - _MORE_ROWS):
+                borrow = sums[k - 1] < 0
+                sums[k] -= borrow
+                sums[k - 1] += borrow.astype(np.int64) << 40
+            _core.state_count(sums)
+        else:
+            sums = _array_of("_sums", sums, np.float64, n, None)
+        found = {**saved, "exact": exact, "_sums": sums}
+        found.pop("_rows", None)
+        if "_mean" in found:
+            found["_mean"] = _array_of("_mean", found["_mean"], np.float64, sums.shape[-1])
+        vars(self).update(found)
 
     if not TYPE_CHECKING:  # with it, a type checker would accept every attribute
 
@@ -224,12 +276,14 @@ class Statistics(_Sums):
     Sums of one part have the bits of `batch_norm_training`. Unless exact, parts are merged by the
     formulas of Chan, Golub and LeVeque ("Updating formulae and a pairwise algorithm for computing
     sample variances", 1979): the same parts in the same order give the same bits every time, but
-    not always those of one call; each part's variance must be below 1.8e308. If exact, the
+    not always those of one call; each part's variance must be below 1.8e308. For float64 data
+    the mean's low part is kept, so parts lose no digits where the mean is large. If exact, the
     mean is within 0.5001 ulp of the exact one (subnormal: 1), the variance within 1.51 (near
     2**-1022 and below: 2).
 
-    Pickles of exact sums hold no zeros, and are equal for equal sums. Objects with equal values are
-    equal. None of the arrays given is kept.
+    Pickles of exact sums hold no zeros, and are equal for equal sums, except for the bits of NaNs
+    in a mean. Objects with equal values are equal. None of the arrays given is kept. A pickle that
+    was damaged raises a ValueError or TypeError that names what is wrong.
 
     Examples
     --------
@@ -244,6 +298,7 @@ class Statistics(_Sums):
     """
 
     __module__ = "bn_ext"
+    _OF_MOMENTS = True
 
     @refuses_other_names
     def __init__(
@@ -313,19 +368,28 @@ class Statistics(_Sums):
         if self.exact:
             found: tuple[NDArray[np.float64], int] = _core.state_statistics(self._sums, self.dtype)
             return found
-        return self._sums.copy(), self._count
+        return self._sums[:2].copy(), self._count
 
     def _joined(self, other: Self, count: int) -> NDArray[np.float64]:
+        if self._count < other._count and self.dtype == "float64":
+            return other._joined(self, count)  # a short step from the mean is rounded little
         share, power = other._count / count, power_above(count)
-        (mean, squares), (theirs, more) = self._sums, other._sums
-        off = theirs - mean
+        # The mean is a pair of doubles if there is a third row.
+        mean, squares, low = (*self._sums, 0.0)[:3]
+        theirs, more, their_low = (*other._sums, 0.0)[:3]
+        off = (theirs - mean) + (their_low - low)
         # Grouped like this, nothing overflows unless the variance does.
         more = more * (power_above(other._count) / power) + off * (
             off * (self._count * share / power)
         )
         squares = squares * (power_above(self._count) / power) + more
+        step = off * share + low
         half = mean / 2 + (theirs / 2 - mean / 2) * share
-        return np.stack([np.where(np.isfinite(off), mean + off * share, 2 * half), squares])
+        total = np.where(np.isfinite(off), mean + step, 2 * half)
+        moved = total - mean
+        low = (mean - (total - moved)) + (step - moved)  # what rounding took from the total
+        low[~np.isfinite(low)] = 0
+        return np.stack([total, squares, low][: len(self._sums)])
 
 
 class GradientSums(_Sums):
@@ -394,6 +458,8 @@ class GradientSums(_Sums):
     """
 
     __module__ = "bn_ext"
+    _SAVED = (*_Sums._SAVED, "_mean")
+    _OF_MOMENTS = False
 
     _mean: NDArray[np.float64]
 

@@ -211,7 +211,7 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
     elif mode.endswith("forward"):  # first the sums as they are, before anything is rounded
         found, count, _ = _core.training_sums(src, **how)
         found[1] *= power_above(count)
-        yield found
+        yield found[:2]
         if mode == "forward":
             out = None, *np.empty((2, channels), dtype.number)
             yield from bn_ext.batch_norm_training(src, gamma, beta, out=out, **options)

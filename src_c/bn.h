@@ -138,6 +138,10 @@ static inline int64_t bn_elements(const bn_problem *p) {
 /* Nothing is written unless BN_OK is returned. One call gives the same bits as two over the same
  * arrays: reduce, then a call that is given the sums of reduce. */
 enum { BN_SUMS = 2 };
+/* Of float64 data, reduce also writes what rounding took from the mean, as a third row. */
+static inline int bn_rows_of_statistics(bn_dtype dtype) {
+    return BN_SUMS + bn_dtype_table[dtype].loses;
+}
 typedef bn_status bn_entry(const bn_problem *p);
 
 /* sums are sum(dy), then sum(dy * xc). diff_src_1 is written if it and the gate have data. */

@@ -331,7 +331,9 @@ static void give_sums(engine *e) {
     }
     double *sums = e->channels.problem->sums;
     const bn_vector to = {(char *)sums, sizeof *sums, BN_F64};
-    vector_write(&to, 0, e->passes.needs[SUM].sums * e->channels.channels, e->channels.sums.plane);
+    const bool loses = bn_dtype_table[e->channels.problem->dtype].loses;
+    const int rows = e->passes.needs[SUM].sums + (loses ? e->operation->lows : 0);
+    vector_write(&to, 0, rows * e->channels.channels, e->channels.sums.plane);
 }
 
 /* What is needed before the first task: coefficients, unless tasks prepare their own; and the sums

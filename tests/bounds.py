@@ -23,6 +23,9 @@ DST_PRODUCT, DST_SHIFT = 4, 2
 #: rounded once, those of the second three times; adding them up takes nine more roundings.
 MEAN = 10 * 5**0.5 + 1
 VARIANCE = 12 * 5 + 2 * 2 * 10 * 5**0.5 + 1
+#: How many times as large the first is for merged parts, and the second before twice the number of
+#: parts is added.
+MERGED_MEAN, MERGED_VARIANCE = 3, 2
 #: The arithmetic's type -> roundings on the longest path to a result of the double backward, plus
 #: one (float64: plus two).
 SECOND = {"float32": 30, "float64": 48}
@@ -91,13 +94,18 @@ def errors(grads, want, data, vector, *, is_training=True, parts=1):
 # ---- forward --------------------------------------------------------------------------
 
 
-def statistics_errors(mean, variance, want, data, vector="float64"):
-    """{output: Error} of a batch's mean and variance, rounded to `vector`."""
+def statistics_errors(mean, variance, want, data, vector="float64", parts=1):
+    """{output: Error} of a batch's mean and variance, rounded to `vector`; merged from `parts`."""
     u, least = np.longdouble(unit(arithmetic(data))), smallest(data)
+    merged = parts > 1
+    of_mean = MEAN * (MERGED_MEAN if merged else 1)
+    of_variance = MERGED_VARIANCE * VARIANCE + 2 * parts if merged else VARIANCE
+    low = np.longdouble(u * u if data == "float64" else 2.0**-53) * abs(want.mean) * parts * merged
     bounds = {
-        "mean": MEAN * u * want.deviation + UNDERFLOW * least,
-        "variance": VARIANCE * u * want.variance + UNDERFLOW * least,
+        "mean": of_mean * u * want.deviation + 2 * low,
+        "variance": of_variance * u * want.variance + 4 * low * want.deviation,
     }
+    bounds = {name: bound + UNDERFLOW * parts * least for name, bound in bounds.items()}
     return {
         name: Error(distance(got, exact), half_ulp(exact, vector), bounds[name])
         for name, got, exact in (("mean", mean, want.mean), ("variance", variance, want.variance))

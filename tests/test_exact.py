@@ -20,6 +20,7 @@ from exact_sums import (
     units_of,
 )  # fmt: skip
 from members import MEMBERS, problem
+from needs import needs_cpus
 
 import bn_ext
 from bn_ext import _core
@@ -196,6 +197,23 @@ def test_limbs_are_carried_before_they_overflow():
     for s in (0, 1):
         once = units_of(block, lowest, squared=s == 1)
         assert integer_of(part.array, s, 0) == times * once
+
+
+@needs_cpus
+def test_two_threads_add_to_a_state_at_once(rng):
+    """The smallest sum that two threads share; they end together, now and then."""
+    src = rng.standard_normal((264, 1024), dtype=np.float32)
+    alone = moments_of(src, num_threads=1).array
+    for _ in range(1000):
+        assert np.array_equal(moments_of(src, num_threads=2).array, alone)
+
+
+def test_exact_means_that_round_to_0():
+    """They are +0, whatever the sum's sign."""
+    tiny = np.finfo(float).smallest_subnormal
+    for column in ([-tiny, 0], [tiny, 0], [-tiny, 0, 0], [tiny, -tiny], [-0.0]):
+        mean = moments_of(np.array(column)[:, None]).mean
+        assert (mean, np.signbit(mean)) == (0, False), column
 
 
 def test_flags_of_tasks_are_not_added():

@@ -1002,11 +1002,14 @@ def test_a_pass_saved_in_eval_mode_survives_a_training_pass(rng):
     assert len(repr(saved)) < 80
 
 
-@pytest.mark.parametrize("wrong", ["plain", "fewer elements", "other channels", "an integer"])
+@pytest.mark.parametrize(
+    "wrong", ["plain", "fewer elements", "other channels", "other dtype", "an integer"]
+)
 def test_what_allreduce_may_return(rng, wrong):
     src = rng.standard_normal((5, 3))
     returned = {"plain": bn_ext.Statistics(src), "an integer": 3,
                 "fewer elements": bn_ext.Statistics(src[:2], exact=True),
+                "other dtype": bn_ext.Statistics(src.astype(np.float32), exact=True),
                 "other channels": bn_ext.Statistics(src[:, :2], exact=True)}[wrong]  # fmt: skip
     layer = bn_ext.BatchNorm(3, exact=True)
     layer.forward(src)

@@ -1,6 +1,8 @@
 """The error bounds of docs/numerics.md, checked with exact results and a search for violations."""
 
+import functools
 import itertools
+import operator
 from fractions import Fraction
 from math import isqrt
 
@@ -9,7 +11,7 @@ import hostile_data
 import numpy as np
 import pytest
 import reference
-from bounds import errors, reference_of, second_errors, sum_errors
+from bounds import errors, reference_of, second_errors, statistics_errors, sum_errors
 from cases import DATA_DTYPES, DTYPES, FORMATS, INPUTS, SHORT, Problem, arithmetic, shape, unit
 from needs import needs_long_double
 
@@ -355,6 +357,48 @@ def test_sum_of_a_hundred_million(rng):
         exact, norm = 1000 * terms.sum(), np.sqrt(1000 * (terms**2).sum())
         # Terms that are repeated 1000 times have 1000 times the error, not sqrt(1000) times.
         assert abs(got[0] - exact) <= 6 * unit("float32") * norm * np.sqrt(1000)
+
+
+def added_in_pairs(parts):
+    while len(parts) > 1:
+        parts = [sum(parts[i : i + 2]) for i in range(0, len(parts), 2)]
+    return parts[0]
+
+
+ADDED = {
+    "from the first": sum,
+    "from the last": lambda parts: functools.reduce(lambda so_far, part: part + so_far, parts),
+    "in pairs": added_in_pairs,
+}
+#: Where 3000 elements are cut.
+CUTS = {
+    "two parts": [1500],
+    "many": range(30, 3000, 30),
+    "single elements": range(1, 3000),
+    "one, then all others": [1],
+    "some, one by one, then all others": range(1, 700),
+    "of every size": [1, 3, 4, 5, 900, 901, 2500, 2600, 2999],
+}
+
+
+@pytest.mark.parametrize("added", ADDED)
+@pytest.mark.parametrize("cuts", CUTS)
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_statistics_of_parts(rng, data, cuts, added):
+    """However data is cut and added, and however far its mean is from 0. A third of the channels
+    begin with an element that is far off; the next third are sorted.
+    """
+    far = (0, 1e6, 1e9, 1e12, 1e14, 1e15) if data == "float64" else (0, 10, 100)
+    x = np.concatenate([m + rng.uniform(0, 1, (3000, 3)) for m in far], axis=1)
+    x[0, ::3] += np.maximum(100, abs(x[0, ::3]) / 3)
+    x[1:, 1::3] = np.sort(x[1:, 1::3], axis=0)
+    src = x.astype(cases.dtype(data))
+    parts = [bn_ext.Statistics(part) for part in np.split(src, CUTS[cuts])]
+    total = ADDED[added](parts)
+    want = reference.batch_norm_training(src, epsilon=0.0, wide=np.longdouble)
+    found = statistics_errors(total.mean, total.variance, want, data, parts=len(parts))
+    for name, error in found.items():
+        assert error.holds(), (name, error)
 
 
 def test_more_elements_than_32_bits_count():

@@ -90,7 +90,7 @@ def test_one_part_is_itself_bit_for_bit(rng):
 
 def test_a_nan_is_the_canonical_one():
     total = sum(statistics_of([[[np.inf]], [[1.0]]]))
-    for array in (total.mean, total.variance, total._sums):
+    for array in (total.mean, total.variance, total._sums[:2]):
         assert array.tobytes() == np.full(array.shape, np.nan).tobytes()
 
 
@@ -111,7 +111,7 @@ def test_no_elements(parts, exact):
 
 def plain(mean, count):
     """Statistics of `count` elements that all have this value."""
-    return Statistics(np.zeros((0, 1)))._with(np.array([[mean], [0.0]]), count)
+    return Statistics(np.zeros((0, 1)))._with(np.array([[mean], [0.0], [0.0]]), count)
 
 
 @pytest.mark.parametrize(
@@ -342,8 +342,99 @@ def test_equality_is_of_values(rng, exact):
         GradientSums(src, src, mean + 1, exact=exact), GradientSums(src, other, mean, exact=exact)
     ):  # fmt: skip
         assert of_gradient != different
+    nothing = [GradientSums(src, 0 * src, about, exact=exact) for about in (mean, mean + 1)]
+    assert nothing[0] != nothing[1]
     with pytest.raises(TypeError, match="unhashable"):
         hash(one)
+
+
+# ---- states, damaged or made up -------------------------------------------------------------
+
+
+def kinds_of_sums(channels=3):
+    """Each kind, exact and not."""
+    for data, exact in itertools.product(("float32", "float64"), (False, True)):
+        src = -np.ones((4, channels), data)
+        yield Statistics(src, exact=exact)
+        yield GradientSums(src, src, np.zeros(channels), exact=exact)
+
+
+def made_of(sums, changed=()):
+    """An object of the same kind from a changed state; ...: without this name."""
+    state = {**sums.__getstate__(), **dict(changed)}
+    new = object.__new__(type(sums))
+    new.__setstate__({name: value for name, value in state.items() if value is not ...})
+    return new
+
+
+class Doubles(np.ndarray):
+    """A subclass might do anything."""
+
+
+def test_states_that_no_sum_has():
+    """Whatever is in a state, it is refused by name before anything is done with it."""
+    for sums in kinds_of_sums():
+        state = sums.__getstate__()
+        assert made_of(sums) == sums
+        wrong = {
+            "exact": (..., None, 2, "yes", [True], not sums.exact),
+            "dtype": (..., None, "float", "int64", np.dtype("float32"), ["float32"], b"float32"),
+            "_count": (..., None, np.nan, -1, 2**70, 2**53, 5.0, True, "5", np.zeros(1)),
+            "_more": (1,),
+            0: (1,),
+        }
+        for name in ("_sums", "_mean", "_rows"):
+            given = state.get(name)
+            if given is None:
+                wrong[name] = (np.zeros(3),)
+                continue
+            wrong[name] = (
+                ..., None, given.tolist(), given[1:], given[:-1], given[..., None], given[0],
+                given.astype(np.float32), given.astype(np.int8), given.astype(object),
+                given.astype(given.dtype.newbyteorder()) if name != "_rows" else 1,
+                given.view("M8[s]") if name != "_rows" else given.view(np.uint8),
+                given.view(Doubles), np.zeros((), given.dtype), np.concatenate([given, given]),
+            )  # fmt: skip
+        if sums.exact:
+            none, rows = state["_rows"].copy(), state["_rows"].copy()
+            none[:], rows[-1] = False, False
+            more = np.zeros_like(state["_sums"])
+            wrong["_rows"] += none, rows, ~state["_rows"]
+            wrong["_sums"] += more - 1, more + 2**50
+        for name, values in wrong.items():
+            for value in values:
+                with pytest.raises((TypeError, ValueError)) as raised:
+                    made_of(sums, {name: value})
+                names = ("state", "exact", "dtype", "array", "_count", "_sums", "_mean", "_rows")
+                assert str(raised.value).startswith(tuple(f"{each}: " for each in names)), value
+    for value in (None, 5, [("exact", True)], "exact"):
+        with pytest.raises((TypeError, ValueError), match="^state: expected a dict"):
+            sums.__setstate__(value)
+
+
+def test_sums_that_were_changed_from_outside():
+    """C reads nothing past the end of what it is given."""
+    part = Statistics(np.ones((4, 3), np.float32))
+    gradient = GradientSums(*np.ones((2, 4, 3)), np.zeros(3))
+    arguments = [*np.ones((2, 4, 3)), np.zeros(3), np.ones(3)]
+    for wrong in (np.zeros((1, 3)), np.zeros((2, 3), np.float32), np.zeros((2, 3), "M8[s]"),
+                  np.zeros((2, 3), object), np.zeros((2, 3, 1)), np.zeros((2, 3), ">f8"),
+                  np.zeros(3)):  # fmt: skip
+        with pytest.raises(ValueError, match="^statistics: expected float64 of shape"):
+            part._with(wrong, 4).update_running(*np.zeros((2, 3)), 0.1, 0)
+        with pytest.raises(ValueError, match="^sums: expected "):
+            bn_ext.batch_norm_backward(*arguments, epsilon=1, sums=gradient._with(wrong, 4))
+
+
+def test_a_copy_of_a_state_shares_no_memory():
+    for sums in kinds_of_sums():
+        state = sums.__getstate__()
+        again = made_of(sums, state)
+        arrays = [value for value in vars(again).values() if isinstance(value, np.ndarray)]
+        for a, b in itertools.product(arrays, vars(sums).values()):
+            assert not isinstance(b, np.ndarray) or not np.shares_memory(a, b)
+        for a, b in itertools.product(arrays, state.values()):
+            assert not isinstance(b, np.ndarray) or not np.shares_memory(a, b)
 
 
 # ---- what is refused ------------------------------------------------------------------------
@@ -445,6 +536,24 @@ def test_an_engine_adds_integers(rng, rows):
     assert found(parts[0]) == found(total)
 
 
+def test_integers_are_added_in_place_by_name():
+    """`a.array += b.array` adds once; no other array takes the place of this one."""
+    for sums in kinds_of_sums():
+        if not sums.exact:
+            with pytest.raises(AttributeError, match=r"^array: expected .*exact=True"):
+                sums.array += 1
+            continue
+        twice, array = sums + sums, sums.array
+        other = copy.deepcopy(sums)
+        sums.array += other.array
+        assert sums == twice
+        for wrong in (other.array, array.copy(), array[:], None):
+            with pytest.raises(AttributeError, match=r"^array: expected .*write to array\[...\]"):
+                sums.array = wrong
+        assert sums.array is array
+        assert sums == twice
+
+
 def test_plain_sums_have_no_integers():
     for sums in (Statistics(np.ones((2, 3))), GradientSums(*np.ones((2, 2, 3)), np.zeros(3))):
         message = rf"^array: expected {type(sums).__name__}\(..., exact=True\)$"
@@ -475,6 +584,27 @@ def test_parts_are_counted():
     total = total + total
     with pytest.raises(ValueError, match=r"^array: expected fewer than 2\*\*43 elements"):
         total.count  # noqa: B018
+
+
+@pytest.mark.parametrize("data", ["float32", "float64"])
+def test_statistics_of_trillions(data):
+    """Of all numbers of elements below 2**43 that doubling leads to."""
+    total = Statistics(np.arange(8, dtype=data)[:, None], exact=True)
+    for k in range(3, 43):
+        assert (total.count, total.mean, total.variance) == (2**k, 3.5, 5.25)
+        total = total + total
+
+
+@pytest.mark.parametrize("rows", STATES)
+def test_channels_that_were_added_alone(rows):
+    """An engine adds all channels or none."""
+    part, other = (exact_part(rows, 3, samples) for samples in (2, 1))
+    for channel in (1, [0, 2]):
+        sums = copy.deepcopy(part)
+        sums.array[:, :, channel] += other.array[:, :, channel]
+        for use in (used, pickle.dumps, lambda a: a.count, lambda a: a == a):
+            with pytest.raises(ValueError, match=r"^(array|sums): .* same number in all channels"):
+                use(sums)
 
 
 def test_numbers_of_parts_below_0():
@@ -707,6 +837,20 @@ def test_refusals_show_where_means_differ(rng):
         one + two
     with pytest.raises(ValueError, match="mean, 5e-324 in channel 1000, got sums about 0.0$"):
         bn_ext.batch_norm_backward(x, x, other, mean + 1, epsilon=1, sums=one)
+
+
+@of_both_kinds
+def test_a_mean_that_is_nan_on_one_side(rng, exact):
+    """It is another mean, in a sum and in a call."""
+    p = Problem(rng, (6, 2), "NXC", "float64")
+    nan = np.where([True, False], np.nan, p.mean)
+    one, two = (GradientSums(p.src, p.diff_dst, mean, exact=exact) for mean in (p.mean, nan))
+    for sums, other, mean in ((one, two, nan), (two, one, p.mean)):
+        with pytest.raises(ValueError, match=r"^GradientSums: .*mean\[0\]=.*nan"):
+            sums + other
+        with pytest.raises(ValueError, match="^sums: expected .*mean.*nan"):
+            p.run(bn_ext.batch_norm_backward, mean=mean, sums=sums)
+        assert sums != other
 
 
 def test_the_sign_of_a_mean_of_0_does_not_matter(rng):

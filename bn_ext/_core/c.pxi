@@ -58,6 +58,7 @@ cdef extern from "bn.h" nogil:
     bn_status bn_training_exactly(const bn_problem *p)
     bn_status bn_training_reduce_exactly(const bn_problem *p)
     int64_t bn_backward_sums(const bn_problem *p)
+    int bn_rows_of_statistics(bn_dtype dtype)
 
 
 cdef extern from "exact/state.h" nogil:

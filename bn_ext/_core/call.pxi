@@ -170,11 +170,15 @@ cdef inline int rows_of_state(int dtype, bint of_moments) noexcept:
     return bn_limbs(<bn_dtype>dtype, BN_OF_MOMENTS if of_moments else BN_OF_GRADIENTS) + BN_MORE_ROWS
 
 
+cdef inline int rows_of_plain(int dtype, bint of_moments) noexcept:
+    return bn_rows_of_statistics(<bn_dtype>dtype) if of_moments else BN_SUMS
+
+
 cdef tuple expected_shape(Call c, int role):
     if is_vector(role):
         return (c.channels,)
     if role == SUMS:
-        return (BN_SUMS, c.channels)
+        return (rows_of_plain(c.dtype, c.entry == TRAINING_SUMS), c.channels)
     if role == STATE:
         return (rows_of_state(c.dtype, c.facts.is_forward), BN_SUMS, c.channels)
     return shape_of(&c.view[SRC])

@@ -133,7 +133,8 @@ def double_backward(src, diff_dst, mean, variance, gamma, diff_diff_src, diff_di
 
 
 def training_sums(src, data_format=None, exact=False, num_threads=None, words=None):
-    """The sums, the number of elements per channel, the dtype of the data."""
+    """The sums, the number of elements per channel, the dtype of the data. Of float64 data, the sums
+    have a third row: what rounding took from the mean."""
     cdef Call c = begin(TRAINING_SUMS)
     c.exact = _as_flag(exact, "exact")
     convert_options(c, data_format, num_threads, words, False)
@@ -161,8 +162,10 @@ cdef _Words OF_SUMS = _Words({"src": "statistics"})
 def update_running(statistics, double count, running_mean, running_variance,
                    exponential_avg_factor, correction):
     """Update running statistics with those of `count` elements per channel, a dense array of
-    doubles as `training_sums` returns it."""
+    doubles: means and squares, as `training_sums` returns them."""
     cdef Call c = begin(RUNNING)
+    if statistics.dtype != FLOAT64 or statistics.ndim != 2 or statistics.shape[0] != BN_SUMS:
+        raise ValueError(f"statistics: expected float64 of shape (2, C), got {statistics!r}")
     c.words = OF_SUMS
     keep(c, SRC, empty((0, statistics.shape[1])))
     convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)

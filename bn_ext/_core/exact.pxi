@@ -97,6 +97,12 @@ cdef object as_state(object state, tuple rows, int64_t *count):
     return a
 
 
+def rows_of_sums(str dtype, bint exact, bint of_moments):
+    """The number of rows of a part's sums."""
+    cdef int code = DTYPES.index(dtype)
+    return rows_of_state(code, of_moments) if exact else rows_of_plain(code, of_moments)
+
+
 def state_count(state):
     """The number of elements per channel in a state."""
     cdef int64_t count

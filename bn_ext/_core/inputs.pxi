@@ -202,9 +202,10 @@ cdef int check_sums(Call c) except -1:
         )
     if sums.shape[-1] != c.channels:
         raise ValueError(f"sums: expected {c.channels} channels, got {sums.shape[-1]}")
-    if not fits(c, role) or c.view[role].itemsize != sizeof(double):  # as large as an int64
+    wanted = INT64 if role == STATE else FLOAT64
+    if not fits(c, role) or c.view[role].itemsize != sizeof(double) or sums.dtype != wanted:
         raise ValueError(
-            f"sums: expected an array of int64 of shape {expected_shape(c, STATE)}, got "
+            f"sums: expected an array of {wanted} of shape {expected_shape(c, role)}, got "
             f"{sums.dtype} of shape {shape_of(&c.view[role])}"
         )
     check_mean(doubles_of(c, MEAN), mean)

@@ -27,7 +27,7 @@ _Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 
 /* Sums, in the order of formulas.inc; then what they become. */
 enum { SUM_XC, SUM_XC_XC };
-enum { STAT_MEAN, STAT_SQUARES };
+enum { STAT_MEAN, STAT_SQUARES, STAT_LOW };
 
 /* ---- the pivot ------------------------------------------------------------ */
 
@@ -158,10 +158,15 @@ static void refine(const bn_channels *c, int64_t from, int64_t n) {
     double *sum = bn_plane(c, SUM_XC, from), *squares = bn_plane(c, SUM_XC_XC, from);
     const double *pivot = c->value[PIVOT] + from, *power = c->value[POWER] + from;
     const double share = 1 / bn_power_above(c->count);
+    const bool has_low = bn_rows_of_statistics(c->problem->dtype) > STAT_LOW;
+    double *low = has_low ? bn_plane(c, STAT_LOW, from) : NULL;
     for (int64_t i = 0; i < n; i++) {
         const double off = sum[i] / c->count, rest = squares[i] - sum[i] * off;
-        sum[i] = (pivot[i] + off) / power[i];
+        const pair mean = pair_sum(pivot[i], off);
+        sum[i] = mean.high / power[i];
         squares[i] = rest < 0 ? 0 : share * rest / power[i] / power[i];
+        if (low)
+            low[i] = mean.low / power[i];
     }
 }
 
@@ -231,6 +236,7 @@ static void prepare_inference(const bn_channels *c, int64_t from, int64_t n) {
         .prepare = {prepare_sums, NULL},                                                           \
         .must_repeat = must_repeat,                                                                \
         .refine = refine,                                                                          \
+        .lows = 1,                                                                                 \
         .finish = finish,                                                                          \
     }
 const bn_operation BN_OF_LEVEL(bn_training)[2] = {TRAINING(NORMALIZE), TRAINING(NORMALIZE_ADD)};

@@ -53,8 +53,10 @@ typedef struct {
     bool (*must_repeat)(const bn_channels *c, int64_t from, int64_t n, int round);
     base_formula again;
 
-    /* Turn the kernels' sums into the sums that the caller gets. */
+    /* Turn the kernels' sums into the sums that the caller gets. Where those are compensated, `lows`
+     * low parts follow them, in place of compensations. */
     bn_channels_function *refine;
+    int lows;
 
     /* From the final sums, make the other coefficients and the vectors. */
     bn_channels_function *finish;
