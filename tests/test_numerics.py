@@ -11,7 +11,15 @@ import hostile_data
 import numpy as np
 import pytest
 import reference
-from bounds import errors, reference_of, second_errors, statistics_errors, sum_errors
+from bounds import (
+    MEAN,
+    MERGED_MEAN,
+    errors,
+    reference_of,
+    second_errors,
+    statistics_errors,
+    sum_errors,
+)
 from cases import DATA_DTYPES, DTYPES, FORMATS, INPUTS, SHORT, Problem, arithmetic, shape, unit
 from needs import needs_long_double
 
@@ -399,6 +407,19 @@ def test_statistics_of_parts(rng, data, cuts, added):
     found = statistics_errors(total.mean, total.variance, want, data, parts=len(parts))
     for name, error in found.items():
         assert error.holds(), (name, error)
+
+
+def test_a_first_part_that_is_far_off(rng):
+    """One element, a thousand deviations from the mean of all: a step from it would be rounded too
+    coarsely.
+    """
+    src = rng.uniform(0, 1, (1_000_000, 8))
+    src[0] *= 1e6
+    one, others = bn_ext.Statistics(src[:1]), bn_ext.Statistics(src[1:])
+    want = bn_ext.Statistics(src, exact=True)
+    bound = MERGED_MEAN * MEAN * unit("float64") * np.sqrt(want.variance)
+    for total in (one + others, others + one):
+        assert (abs(total.mean - want.mean) <= bound).all()
 
 
 def test_more_elements_than_32_bits_count():
