@@ -38,7 +38,7 @@ def _require(holds: bool, name: str, expected: str, got: object) -> None:
         raise ValueError(f"{name}: expected {expected}, got {_core._shown(got)}")
 
 
-def _array_of(name: str, a: object, dtype: type, *shape: int | None) -> NDArray[Any]:
+def _array_of(name: str, a: Any, dtype: type, *shape: int | None) -> NDArray[Any]:
     """A copy of an array, which must have this dtype and shape; None: any length."""
     fits = (
         type(a) is np.ndarray
@@ -50,7 +50,7 @@ def _array_of(name: str, a: object, dtype: type, *shape: int | None) -> NDArray[
         lengths = str(shape).replace("None", "C")
         got = f"{a.dtype} of shape {a.shape}" if isinstance(a, np.ndarray) else _core._shown(a)
         raise ValueError(f"{name}: expected {np.dtype(dtype)} of shape {lengths}, got {got}")
-    return a.copy()
+    return np.array(a, order="C")
 
 
 class _Sums:
@@ -153,7 +153,7 @@ class _Sums:
         return {**vars(self), "_sums": state[rows], "_rows": rows, "_count": 0}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        """Check all of a state, which may be damaged or made up; but integers when they are used."""
+        """Check all of a state, which may be damaged or made up; limbs, when they are used."""
         _require(isinstance(saved, dict), "state", "a dict", saved)
         exact = _core._as_flag(saved.get("exact"), "exact")
         names = [*self._SAVED, *["_rows"] * exact]

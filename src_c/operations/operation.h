@@ -53,8 +53,8 @@ typedef struct {
     bool (*must_repeat)(const bn_channels *c, int64_t from, int64_t n, int round);
     base_formula again;
 
-    /* Turn the kernels' sums into the sums that the caller gets. Where those are compensated, `lows`
-     * low parts follow them, in place of compensations. */
+    /* Turn the kernels' sums into the sums that the caller gets. If there are compensations, `lows`
+     * low parts take their place. */
     bn_channels_function *refine;
     int lows;
 
