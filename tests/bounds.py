@@ -25,8 +25,8 @@ MEAN = 10 * 5**0.5 + 1
 VARIANCE = 12 * 5 + 2 * 2 * 10 * 5**0.5 + 1
 #: How many times as large the first is for n merged parts, and the second before 2n is added. A
 #: merge rounds the step from the larger part's mean, up to five times. Over all parts, with M
-#: elements, that adds at most 5 sqrt(log2 n) to MEAN and 10 sqrt(2 log2 M) to VARIANCE. Errors of the parts'
-#: means add MEAN to VARIANCE; products and sums of squares, 8 + 2n.
+#: elements, that adds at most 5 sqrt(log2 n) to MEAN and 10 sqrt(2 log2 M) to VARIANCE. Errors of
+#: the parts' means add MEAN to VARIANCE; products and sums of squares, 8 + 2n.
 MERGED_MEAN, MERGED_VARIANCE = 3, 2
 #: The arithmetic's type -> roundings on the longest path to a result of the double backward, plus
 #: one (float64: plus two).
