@@ -21,6 +21,7 @@ from bn_ext._results import (
 )
 from bn_ext._sums import GradientSums, total_of
 from bn_ext._typing import Array, Data, DataFormat, Flag, Out, Scalar
+from bn_ext._vectors import statistics_backward
 
 __all__ = [
     "batch_norm_backward",
@@ -598,7 +599,8 @@ def batch_norm_statistics_backward(
     -------
     diff_mean, diff_variance : ndarray, shape (C,)
         In variance's dtype: ``-gamma * rstd * diff_beta`` and ``-gamma * rstd**2 * diff_gamma / 2``
-        with ``rstd = 1 / sqrt(variance + epsilon)``, computed in float64 and rounded once.
+        with ``rstd = 1 / sqrt(variance + epsilon)``, computed in float64 and rounded once. The
+        products overflow or underflow only if their value does.
 
     Raises
     ------
@@ -641,10 +643,6 @@ def batch_norm_statistics_backward(
     epsilon = _core._as_epsilon(epsilon)
     with _core._DefaultMode():
         wide = {name: vector.astype(np.float64) for name, vector in vectors.items()}
-        rstd = 1 / np.sqrt(wide["variance"] + epsilon)
-        scale = -rstd * wide.get("gamma", 1.0)
-        found = scale * wide["diff_beta"], scale * rstd * wide["diff_gamma"] / 2
-        for diff in found:
-            diff[np.isnan(diff)] = np.nan  # the canonical one, as in C
+        found = statistics_backward(**{"gamma": None, **wide}, epsilon=epsilon)
         dtype = vectors["variance"].dtype
         return found[0].astype(dtype), found[1].astype(dtype)

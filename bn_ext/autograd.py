@@ -2,20 +2,33 @@
 
 The extra ``autograd`` installs what this module needs. ``import bn_ext`` does not import it.
 
-    _normalize    src, gamma, beta, src_1 -> dst                     derivatives: _gradients
-    _gradients    diff_dst -> gradients of these four, in one pass   derivatives: _second
+    _normalize    src, gamma, beta, src_1, mean, variance -> dst     derivatives: _gradients
+    _gradients    diff_dst -> gradients of these six, in one pass    derivatives: _second
     _second       the gradients of _gradients                        derivatives: none
+
+mean and variance are None unless autograd differentiates with respect to them; the numbers are in
+the step. All vectors are copies in float64: whoever passed an array may update it. What a primitive
+computes, it computes in the default floating-point mode.
 """
 
-from collections.abc import Sequence
 from typing import Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
 try:
-    import autograd.numpy as anp
-    from autograd.extend import Box, defjvp, defvjp, defvjp_argnums, primitive, vspace
+    from autograd.builtins import DictBox
+    from autograd.extend import (
+        Box,
+        VSpace,
+        defjvp,
+        defjvp_argnum,
+        defvjp,
+        defvjp_argnum,
+        defvjp_argnums,
+        primitive,
+        vspace,
+    )
     from autograd.tracer import getval
 except ImportError as _error:
     raise ModuleNotFoundError(
@@ -23,12 +36,15 @@ except ImportError as _error:
         name="autograd",
     ) from _error
 
-from bn_ext import _core, _layer
+from bn_ext import _core, _layer, _vectors
 from bn_ext._gated import gated, gated_double_backward, workspace_size
 from bn_ext._names import refuses_other_names
 from bn_ext._typing import Array, DataFormat, Flag
 
 __all__ = ["BatchNorm", "batch_norm_inference", "batch_norm_training"]
+
+#: What `_normalize` is differentiated by, in its order.
+_ARGUMENTS = ("src", "gamma", "beta", "src_1", "mean", "variance")
 
 
 def __dir__() -> list[str]:
@@ -65,13 +81,38 @@ class _Step:
         return {**self.shared, **gate, "is_training": self.is_training}
 
 
-def _as(diff: Any, like: NDArray[Any]) -> Any:
-    """Convert a derivative to the dtype of `like`; autograd may pass it in another one."""
-    return None if diff is None else np.asarray(diff, like.dtype)
+def _as(diff: Any, dtype: Any) -> Any:
+    """Convert a derivative; autograd may pass it in another dtype."""
+    with _core._DefaultMode():
+        return None if diff is None else np.asarray(diff, dtype)
+
+
+class _Gradients(dict[str, Any]):
+    """Gradients by the names of arguments; those that are missing are 0."""
+
+
+class _Space(VSpace):
+    """How autograd adds `_Gradients`."""
+
+    def zeros(self) -> _Gradients:
+        return _Gradients()
+
+    def _add(self, ours: _Gradients, theirs: _Gradients) -> _Gradients:
+        with _core._DefaultMode():
+            both = {name: ours[name] + theirs[name] for name in ours.keys() & theirs.keys()}
+        return _Gradients({**ours, **theirs, **both})
+
+    _mut_add = _add
+
+
+_Space.register(_Gradients)
+DictBox.register(_Gradients)
 
 
 @primitive
-def _normalize(src: Any, gamma: Any, beta: Any, src_1: Any, step: _Step) -> NDArray[Any]:
+def _normalize(
+    src: Any, gamma: Any, beta: Any, src_1: Any, mean: Any, variance: Any, step: _Step
+) -> NDArray[Any]:
     step.src = src = _core._as_array(src, "src")
     options = {**step.shared, "src_1": src_1, "relu": step.relu}
     if step.relu:
@@ -79,36 +120,160 @@ def _normalize(src: Any, gamma: Any, beta: Any, src_1: Any, step: _Step) -> NDAr
         options["workspace"] = step.workspace
     dst: NDArray[Any]
     if step.stats:
-        mean, variance = step.stats
-        return _core.inference(src, mean, variance, gamma, beta, **options)
+        return _core.inference(src, *step.stats, gamma, beta, **options)
     dst, *step.stats = _core.training(src, gamma, beta, **options, **step.training)
     return dst
 
 
 @primitive
-def _gradients(src: Any, diff_dst: Any, gamma: Any, added: bool, step: _Step) -> tuple[Any, ...]:
-    diff = _as(diff_dst, src)
+def _gradients(
+    src: Any, diff_dst: Any, gamma: Any, mean: Any, variance: Any, added: bool, step: _Step
+) -> _Gradients:
+    diff = _as(diff_dst, src.dtype)
     options = {**step.backward, "diff_src_1": added and step.relu, "exact": step.exact}
-    mean, variance = step.stats
-    found = _core.backward(src, diff, mean, variance, gamma, **options)
-    return (*found, diff)[:4] if added else tuple(found)
+    found = _core.backward(src, diff, *step.stats, gamma, **options)
+    grads = dict(zip(_ARGUMENTS, (*found, diff)[: 3 + added], strict=False))
+    if mean is not None:
+        vectors = *found[1:3], step.stats[1], gamma
+        both = _vectors.statistics_backward(*vectors, step.shared["epsilon"])
+        grads["mean"], grads["variance"] = both
+    return _Gradients(grads)
 
 
 @primitive
 def _second(
-    src: Any, diff_dst: Any, gamma: Any, diff_diffs: Sequence[Any], step: _Step
+    src: Any, diff_dst: Any, gamma: Any, grads: _Gradients, diff_diffs: _Gradients, step: _Step
 ) -> tuple[Any, ...]:
-    of_src, of_gamma, of_beta, of_src_1 = (*diff_diffs, None)[:4]
+    """The gradients by src, diff_dst and gamma; by mean and variance, if `grads` has theirs."""
+    of = {name: diff_diffs.get(name) for name in _ARGUMENTS}
+    diff = np.zeros_like(src) if of["src"] is None else _as(of["src"], src.dtype)
+    scale, rstd = gamma, None
+    if "mean" in grads:
+        scale = np.ones_like(step.stats[1]) if gamma is None else gamma
+        rstd = _vectors.rstd(step.stats[1], step.shared["epsilon"])
+    # diff_mean is diff_beta, and diff_variance diff_gamma, times what these two are.
+    by_gamma = _sum((of["gamma"],), (-0.5, scale, rstd, rstd, of["variance"]))
+    by_beta = _sum((of["beta"],), (-1.0, scale, rstd, of["mean"]))
     options = {name: value for name, value in step.backward.items() if name != "relu"}
-    diffs = _as(of_src, src), of_gamma, of_beta, _as(of_src_1, src)
-    arrays = src, _as(diff_dst, src), *step.stats, gamma, *diffs
-    return tuple(gated_double_backward(*arrays, **options))
+    found = gated_double_backward(
+        src, _as(diff_dst, src.dtype), *step.stats, gamma, diff, by_gamma, by_beta,
+        _as(of["src_1"], src.dtype), **options,
+    )  # fmt: skip
+    if rstd is None:
+        return tuple(found)
+    diff_gamma, diff_beta, half = grads["gamma"], grads["beta"], (-0.5, rstd, rstd)
+    return (
+        *found[:2],
+        _sum(
+            (found.diff_gamma,),
+            (-1.0, rstd, of["mean"], diff_beta),
+            (*half, of["variance"], diff_gamma),
+        ),
+        _sum((-1.0, rstd, by_gamma, diff_beta), like=rstd),
+        _sum(
+            (*half, scale, found.diff_gamma),
+            (*half, of["gamma"], diff_gamma),
+            (*half, -1.0, rstd, scale, of["mean"], diff_beta),
+            (*half, -1.5, rstd, rstd, scale, of["variance"], diff_gamma),
+        ),
+    )
+
+
+def _sum(*terms: tuple[Any, ...], like: Any = None) -> Any:
+    """The sum of products, without those that have a factor None; None, or zeros, if all have."""
+    products = [_vectors.product(*term) for term in terms if all(f is not None for f in term)]
+    if not products:
+        return None if like is None else np.zeros_like(like)
+    with _core._DefaultMode():
+        return sum(products[1:], products[0])
 
 
 @primitive
 def _gated(diff: Any, step: _Step) -> NDArray[Any]:
     data_format = step.shared["data_format"]
-    return gated(_as(diff, step.src), step.src, step.stats[0], step.workspace, data_format)
+    diff = _as(diff, step.src.dtype)
+    return gated(diff, step.src, step.stats[0], step.workspace, data_format)
+
+
+# ---- linear functions, and products, in the default mode ---------------------------------------
+
+
+@primitive
+def _cast(array: Any, dtype: Any) -> NDArray[Any]:
+    """A copy in another dtype."""
+    with _core._DefaultMode():
+        return np.array(array, dtype)
+
+
+@primitive
+def _entry(grads: _Gradients, name: str) -> Any:
+    return grads[name]
+
+
+@primitive
+def _alone(grad: Any, name: str) -> _Gradients:
+    return _Gradients({name: grad})
+
+
+def _other_axes(step: _Step) -> list[int]:
+    """All axes but that of the channels."""
+    axes = [*range(step.src.ndim)]
+    del axes[-1 if _core._as_format(step.shared["data_format"]) & 1 else 1]
+    return axes
+
+
+@primitive
+def _spread(vector: Any, step: _Step) -> NDArray[Any]:
+    """A (C,) vector in src's dtype, for all elements."""
+    column = np.expand_dims(_as(vector, step.src.dtype), _other_axes(step))
+    return np.broadcast_to(column, step.src.shape)
+
+
+@primitive
+def _totals(diff: Any, step: _Step) -> NDArray[np.float64]:
+    """The sum of each channel."""
+    with _core._DefaultMode():
+        totals: NDArray[np.float64] = np.sum(diff, (*_other_axes(step),), np.float64)
+        return totals
+
+
+@primitive
+def _times(*factors: Any) -> Any:
+    return _vectors.product(*factors)
+
+
+@primitive
+def _rstd(variance: Any, epsilon: float) -> Any:
+    return _vectors.rstd(variance, epsilon)
+
+
+def _times_others(n: int, diff: Any, factors: Any) -> Any:
+    return _times(diff, *factors[:n], *factors[n + 1 :])
+
+
+def _times_slope(diff: Any, rstd: Any) -> Any:
+    return _times(-0.5, diff, rstd, rstd, rstd)
+
+
+defvjp(_cast, lambda new, array, dtype: lambda diff: _cast(diff, array.dtype))
+defjvp(_cast, "same")
+defvjp(_entry, lambda entry, grads, name: lambda diff: _alone(diff, name))
+defjvp(
+    _entry,
+    lambda v, entry, grads, name: _entry(v, name) if name in v else vspace(entry).zeros(),
+)
+defvjp(_alone, lambda grads, grad, name: lambda diff: _entry(diff, name))
+defjvp(_alone, "same")
+defvjp(_spread, lambda column, vector, step: lambda diff: _totals(diff, step))
+defjvp(_spread, "same")
+defvjp(_totals, lambda totals, diff, step: lambda diff_totals: _spread(diff_totals, step))
+defjvp(_totals, "same")
+defvjp_argnum(_times, lambda n, found, factors, _: lambda diff: _times_others(n, diff, factors))
+defjvp_argnum(_times, lambda n, v, found, factors, _: _times_others(n, v, factors))
+defvjp(_rstd, lambda rstd, variance, epsilon: lambda diff: _times_slope(diff, rstd))
+defjvp(_rstd, lambda v, rstd, variance, epsilon: _times_slope(v, rstd))
+defvjp(_gated, lambda passed, diff, step: lambda diff_diff: _gated(diff_diff, step))
+defjvp(_gated, "same")
 
 
 # ---- derivatives in reverse mode and in forward mode ------------------------------------------
@@ -117,69 +282,62 @@ _second.__name__ = "batch_norm_double_backward"  # in autograd's error
 
 
 def _vjps_of_normalize(argnums: Any, dst: Any, given: Any, _: Any) -> Any:
-    src, gamma, _, src_1, step = given
+    src, gamma, _, src_1, mean, variance, step = given
 
     def vjp(diff_dst: Any) -> list[Any]:
-        grads = _gradients(src, diff_dst, gamma, src_1 is not None, step)
-        return [grads[n] for n in argnums]
+        grads = _gradients(src, diff_dst, gamma, mean, variance, src_1 is not None, step)
+        return [_entry(grads, _ARGUMENTS[n]) for n in argnums]
 
     return vjp
 
 
 def _vjps_of_gradients(argnums: Any, grads: Any, given: Any, _: Any) -> Any:
-    src, diff_dst, gamma, _, step = given
+    src, diff_dst, gamma, _, _, _, step = given
 
     def vjp(diff_diffs: Any) -> list[Any]:
-        found = _second(src, diff_dst, gamma, diff_diffs, step)
+        found = _second(src, diff_dst, gamma, grads, diff_diffs, step)
         return [found[n] for n in argnums]
 
     return vjp
 
 
-def _on_axis(vector: Any, dst: Any, step: _Step) -> Any:
-    """Broadcast a (C,) vector to dst's shape and dtype."""
-    dims = [1] * dst.ndim
-    dims[-1 if _core._as_format(step.shared["data_format"]) & 1 else 1] = -1
-    column = anp.reshape(vector, dims)
-    if column.dtype != dst.dtype:
-        column = column.astype(dst.dtype)
-    return anp.broadcast_to(column, dst.shape)
+def _jvps_of_normalize(n: int, v: Any, dst: Any, given: Any, _: Any) -> Any:
+    src, gamma, _, _, mean, variance, step = given
+    name, linear = _ARGUMENTS[n], step.linear()
+    scale = () if gamma is None else (gamma,)
+    if name in ("mean", "variance"):
+        rstd = _rstd(variance, step.shared["epsilon"])
+        if name == "mean":
+            name, v = "beta", _times(-1.0, *scale, rstd, v)
+        else:
+            name, v = "gamma", _times(-0.5, *scale, rstd, rstd, v)
+    if name == "src":  # d(dst)/d(src) is symmetric
+        v = _entry(_gradients(src, v, gamma, mean, variance, False, linear), name)
+    elif name == "gamma":
+        v = _normalize(src, v, None, None, mean, variance, linear)
+    elif name == "beta":
+        v = _spread(v, step)
+    return step.through(v)
 
 
-def _zeros(grads: Any, *kept: Any) -> tuple[Any, ...]:
-    """A tangent of all gradients: `kept` for the first ones, zeros for the others."""
-    return (*kept, *(vspace(grad).zeros() for grad in list(grads)[len(kept) :]))
-
-
-def _jvp_by_src(v: Any, grads: Any, src: Any, diff_dst: Any, gamma: Any, _: Any, step: Any) -> Any:
-    """Second derivatives are symmetric, so `_second`, which is a vjp, also gives this jvp."""
-    diff_src, _, diff_gamma = _second(src, diff_dst, gamma, _zeros(grads, v), step)
-    return _zeros(grads, diff_src, diff_gamma)
+def _jvps_of_gradients(n: int, v: Any, grads: Any, given: Any, _: Any) -> Any:
+    src, diff_dst, gamma, mean, variance, added, step = given
+    name = ("src", "diff_dst", "gamma", "mean", "variance")[n]
+    if name == "diff_dst":
+        return _gradients(src, v, gamma, mean, variance, added, step)
+    if name == "gamma":
+        found = _gradients(src, diff_dst, v, mean, variance, added, step)
+        return _Gradients({k: _entry(found, k) for k in ("src", "mean", "variance") if k in found})
+    # Second derivatives are symmetric, so `_second`, which is a vjp, also gives this jvp.
+    found = _second(src, diff_dst, gamma, grads, _alone(v, name), step)
+    names = ("src", "", "gamma", "mean", "variance")
+    return _Gradients({k: found[i] for i, k in enumerate(names) if k in grads})
 
 
 defvjp_argnums(_normalize, _vjps_of_normalize)
-defjvp(
-    _normalize,
-    lambda v, dst, src, gamma, beta, src_1, step: step.through(
-        _gradients(src, v, gamma, False, step.linear())[0]  # d(dst)/d(src) is symmetric
-    ),
-    lambda v, dst, src, gamma, beta, src_1, step: step.through(
-        _normalize(src, v, None, None, step.linear())
-    ),
-    lambda v, dst, src, gamma, beta, src_1, step: step.through(_on_axis(v, dst, step)),
-    lambda v, dst, src, gamma, beta, src_1, step: step.through(v),
-)
+defjvp_argnum(_normalize, _jvps_of_normalize)
 defvjp_argnums(_gradients, _vjps_of_gradients)
-defjvp(
-    _gradients,
-    _jvp_by_src,
-    lambda v, grads, src, diff_dst, gamma, added, step: _gradients(src, v, gamma, added, step),
-    lambda v, grads, src, diff_dst, gamma, added, step: _zeros(
-        grads, _gradients(src, diff_dst, v, added, step)[0]
-    ),
-)
-defvjp(_gated, lambda passed, diff, step: lambda diff_diff: _gated(diff_diff, step))
-defjvp(_gated, lambda v, passed, diff, step: _gated(v, step))
+defjvp_argnum(_gradients, _jvps_of_gradients)
 
 
 # ---- what is public ---------------------------------------------------------------------------
@@ -241,20 +399,14 @@ def batch_norm_training(
     array([21.426122])
     """
     shared = {"epsilon": epsilon, "data_format": data_format, "num_threads": num_threads}
-    step = _Step(
-        shared, relu, exact=exact, running_mean=running_mean, running_variance=running_variance,
-        exponential_avg_factor=exponential_avg_factor, correction=correction,
-    )  # fmt: skip
-    given = _as_arrays(src=src, gamma=gamma, beta=beta, src_1=src_1)
-    found: NDArray[Any] = _normalize(*given.values(), step)
+    training = {
+        "exact": exact, "running_mean": running_mean, "running_variance": running_variance,
+        "exponential_avg_factor": exponential_avg_factor, "correction": correction,
+    }  # fmt: skip
+    given = {"src": src, "gamma": gamma, "beta": beta, "src_1": src_1}
+    arrays = _checked(_core.training, {**shared, **training, "relu": relu}, given)
+    found: NDArray[Any] = _normalize(*arrays.values(), None, None, _Step(shared, relu, **training))
     return found
-
-
-def _as_arrays(**given: Any) -> dict[str, Any]:
-    return {
-        name: array if array is None or isinstance(array, Box) else _core._as_array(array, name)
-        for name, array in given.items()
-    }
 
 
 def _constant(array: Any) -> Any:
@@ -263,45 +415,17 @@ def _constant(array: Any) -> Any:
     return array
 
 
-@primitive
-def _wide(array: NDArray[Any]) -> NDArray[np.float64]:
-    return array.astype(np.float64)
-
-
-@primitive
-def _narrow(array: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
-    return array.astype(dtype)
-
-
-@primitive
-def _still(array: NDArray[Any], slope: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Zeros, whose derivative with respect to `array` is `slope`."""
-    return np.zeros_like(slope)
-
-
-defvjp(_wide, lambda wide, array: lambda diff: _narrow(diff, array.dtype))
-defjvp(_wide, lambda diff, wide, array: _wide(diff))
-defvjp(_narrow, lambda narrow, array, dtype: lambda diff: _wide(diff))
-defjvp(_narrow, lambda diff, narrow, array, dtype: _narrow(diff, dtype))
-defvjp(_still, lambda still, array, slope: lambda diff: diff * slope, None)
-defjvp(_still, lambda diff, still, array, slope: diff * slope, None)
-
-
-def _of_statistics(given: dict[str, Any], constants: dict[str, Any], epsilon: float) -> Any:
-    """Replace gamma and beta so that they carry the derivatives with respect to the statistics.
-
-    With these two and constant statistics, dst has the right first and second derivatives. gamma
-    and beta keep the values that were given, so no bit of dst changes.
-    """
-    mean, variance, gamma, beta = given.values()
-    square = 1 / (constants["variance"].astype(np.float64) + epsilon)
-    moved = _still(variance, square)
-    # rstd[1] is rstd's value, a constant. rstd[0] is 1; its first two derivatives are rstd's,
-    # divided by that constant.
-    rstd = (1 - 0.5 * moved + 0.375 * moved * moved, np.sqrt(square))
-    scale = (1.0 if gamma is None else gamma) * rstd[0]
-    shift = scale * _still(mean, rstd[1])
-    return scale, (0.0 if beta is None else beta) - shift
+def _checked(check: Any, options: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Raise what a dry run of `check` raises. Return arrays, of vectors copies in float64."""
+    arrays = {
+        name: array if array is None or isinstance(array, Box) else _core._as_array(array, name)
+        for name, array in given.items()
+    }
+    check(**{name: _constant(array) for name, array in arrays.items()}, **options, dry=True)
+    for name, array in arrays.items():
+        if array is not None and name not in ("src", "src_1"):
+            arrays[name] = _cast(array, np.float64)
+    return arrays
 
 
 @refuses_other_names
@@ -350,19 +474,15 @@ def batch_norm_inference(
            [0.5]])
     """
     shared = {"epsilon": epsilon, "data_format": data_format, "num_threads": num_threads}
-    given = _as_arrays(src=src, mean=mean, variance=variance, gamma=gamma, beta=beta, src_1=src_1)
-    constants = {name: _constant(array) for name, array in given.items()}
-    src, src_1 = given.pop("src"), given.pop("src_1")
-    stats = constants["mean"], constants["variance"]
-    if isinstance(given["mean"], Box) or isinstance(given["variance"], Box):
-        _core.inference(**constants, relu=relu, **shared, dry=True)
-        with _core._DefaultMode():
-            given = {k: None if a is None else _wide(a) for k, a in given.items()}
-            gamma, beta = _of_statistics(given, constants, float(epsilon))
-            stats = stats[0].astype(np.float64), stats[1].astype(np.float64)
-    else:
-        gamma, beta = given["gamma"], given["beta"]
-    found: NDArray[Any] = _normalize(src, gamma, beta, src_1, _Step(shared, relu, *stats))
+    given = {"src": src, "gamma": gamma, "beta": beta, "src_1": src_1}
+    stats = {"mean": mean, "variance": variance}
+    arrays = _checked(_core.inference, {**shared, "relu": relu}, given | stats)
+    shared["epsilon"] = _core._as_epsilon(epsilon)
+    traced = [arrays[name] for name in stats]
+    step = _Step(shared, relu, *map(_constant, traced))
+    if not any(isinstance(array, Box) for array in traced):
+        traced = [None, None]
+    found: NDArray[Any] = _normalize(*(arrays[name] for name in given), *traced, step)
     return found
 
 
