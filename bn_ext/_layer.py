@@ -158,6 +158,9 @@ class BatchNorm:
 
     __module__ = "bn_ext"  # where pickles look for it
 
+    diff_gamma: NDArray[Any] | None
+    diff_beta: NDArray[Any] | None
+
     @refuses_other_names
     def __init__(
         self,
@@ -190,8 +193,8 @@ class BatchNorm:
         ones, zeros = np.ones(self.channels, self.dtype), np.zeros(self.channels, self.dtype)
         self.gamma: NDArray[Any] | None = ones.copy() if self.affine else None
         self.beta: NDArray[Any] | None = zeros.copy() if self.affine else None
-        self.diff_gamma: NDArray[Any] | None = zeros.copy() if self.affine else None
-        self.diff_beta: NDArray[Any] | None = zeros.copy() if self.affine else None
+        for name in ("diff_gamma", "diff_beta"):  # unless a subclass refuses them
+            vars(self)[name] = zeros.copy() if self.affine else None
         self.running_mean: NDArray[Any] | None = zeros if self.track_running_stats else None
         self.running_variance: NDArray[Any] | None = ones if self.track_running_stats else None
         self.num_batches_tracked = 0

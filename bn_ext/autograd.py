@@ -11,6 +11,7 @@ the step. All vectors are copies in float64: whoever passed an array may update 
 computes, it computes in the default floating-point mode.
 """
 
+from functools import wraps
 from typing import Any, SupportsFloat, SupportsIndex
 
 import numpy as np
@@ -486,20 +487,25 @@ def batch_norm_inference(
     return found
 
 
+#: Attributes of `bn_ext.BatchNorm` that only its `backward` would write.
+_RETURNED = ("gradients", "diff_gamma", "diff_beta")
+
+
 class BatchNorm(_layer.BatchNorm):
     """`bn_ext.BatchNorm` for autograd: `forward` takes the parameters as an argument.
 
     Parameters
     ----------
     channels, **options
-        As for `bn_ext.BatchNorm`.
+        As for `bn_ext.BatchNorm`, but `allreduce` must be None.
 
     Notes
     -----
     autograd differentiates with respect to arguments, so `forward` takes gamma and beta: at first,
     pass the layer's ``parameters``. If an optimizer returns new arrays, the layer's own do not
     change: copy the newest to ``gamma`` and ``beta`` before you call ``state_dict``. Each
-    evaluation in training mode updates the running statistics.
+    evaluation in training mode updates the running statistics, unless you pass ``track=False``.
+    There are no attributes ``gradients``, ``diff_gamma`` and ``diff_beta``.
 
     Examples
     --------
@@ -515,15 +521,23 @@ class BatchNorm(_layer.BatchNorm):
 
     __module__ = "bn_ext.autograd"
 
+    @wraps(_layer.BatchNorm.__init__)
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        for name in _RETURNED:
+            vars(self).pop(name, None)
+
     @refuses_other_names
-    def forward(self, parameters: Any, src: Any, src_1: Any = None) -> NDArray[Any]:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, parameters: Any, src: Any, src_1: Any = None, *, track: Flag = True
+    ) -> NDArray[Any]:
         """Normalize a batch.
 
         Parameters
         ----------
         parameters : sequence of two arrays
             gamma and beta; empty means the layer's own, if any.
-        src, src_1
+        src, src_1, track
             As for `bn_ext.BatchNorm.forward`.
 
         Returns
@@ -543,14 +557,32 @@ class BatchNorm(_layer.BatchNorm):
                 "parameters: expected gamma and beta, or an empty sequence, got "
                 + _core._shown(parameters)
             ) from None
+        tracking = self._tracking() if _core._as_flag(track, "track") else {}
         options = self._options(src_1)
+        self._as_data(_constant(src))  # its channels must fit the layer
         if not self._from_batch():
             stats: tuple[Any, Any] = self.running_mean, self.running_variance
             return batch_norm_inference(src, *stats, gamma, beta, **options)
-        dst = batch_norm_training(src, gamma, beta, **self._tracking(), **options)
-        self.num_batches_tracked += self.running_mean is not None and dst.size > 0
+        dst = batch_norm_training(src, gamma, beta, exact=self.exact, **tracking, **options)
+        self.num_batches_tracked += bool(tracking) and dst.size > 0
         return dst
 
     def backward(self, *given: Any, **options: Any) -> Any:
         """Raise a TypeError: autograd computes the gradients."""
         raise TypeError("backward: expected autograd to differentiate; call autograd.grad")
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _RETURNED:
+            raise AttributeError(
+                f"'BatchNorm' object has no attribute {name!r}; autograd.grad returns the gradients"
+            )
+        return super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _RETURNED:
+            self.__getattr__(name)
+        if name == "allreduce" and value is not None:
+            raise TypeError(
+                f"allreduce: expected None, got {_core._shown(value)}; bn_ext.BatchNorm can use it"
+            )
+        super().__setattr__(name, value)
