@@ -565,7 +565,8 @@ class _BatchNorm:
         tracked = self.num_batches_tracked if self.training and kept else None
         momentum = self.momentum
         if momentum is None:  # all batches weigh the same
-            momentum = 0.0 if tracked is None else 1 / (int(tracked) + 1)
+            with _core._DefaultMode():
+                momentum = 0.0 if tracked is None else 1 / (int(tracked) + 1)
         mean, variance = (self.running_mean, self.running_var) if kept else (None, None)
         group, whole = self._over()
         return _batch_norm(

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import platform
 import sys
+import warnings
 
 import numpy as np
 
@@ -53,3 +54,16 @@ def fp_mode_in_effect():
     if flushed or up:
         return "flush" if flushed else "up"
     return "default" if not down else "down" if -one - step < -1 else "zero"
+
+
+@contextlib.contextmanager
+def errors(how):
+    """np.seterr(all=how), and every warning an error."""
+    with warnings.catch_warnings(), np.errstate(all=how):
+        warnings.simplefilter("error")
+        yield
+
+
+#: Mode: (context manager, its argument, a function that returns what is in effect).
+MODES = {name: (fp_mode, name, fp_mode_in_effect) for name in FP_MODES if name != "default"}
+MODES["np.seterr"] = errors, "raise", lambda: np.geterr()["under"]

@@ -1,8 +1,6 @@
 """The floating-point environment: calls compute in the default mode, then restore the caller's."""
 
-import contextlib
 import pickle
-import warnings
 from fractions import Fraction
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -11,7 +9,7 @@ import members
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, all_bits
-from fp_modes import FP_MODES, SERIOUS, fp_mode, fp_mode_in_effect, math_library
+from fp_modes import FP_MODES, MODES, SERIOUS, fp_mode, fp_mode_in_effect, math_library
 from needs import needs_linux, needs_openmp
 from processes import run
 from sheets import SHEETS
@@ -152,26 +150,69 @@ def operators(p):
 
 
 def derivatives(p):
-    """One gradient at a time, and none of statistics: autograd computes in the caller's mode."""
-    import autograd
+    """First and second ones by each argument, in both modes. By one at a time: autograd adds what
+    comes to an argument in two ways, in the caller's mode.
+    """
+    from autograd import make_jvp, make_vjp
 
     import bn_ext.autograd as functions
 
-    def training(src, gamma, src_1):
-        options = {"src_1": src_1, "epsilon": p.epsilon, "relu": True}
-        return functions.batch_norm_training(src, gamma, p.beta, **options)
+    options, found = {"epsilon": p.epsilon, "relu": True}, []
+    three = {name: getattr(p, name) for name in ("gamma", "beta", "src_1")}
+    given = {"src": p.src, **three, "mean": p.mean, "variance": p.variance}
+    for call, names in (
+        (functions.batch_norm_training, ("src", *three)),
+        (functions.batch_norm_inference, tuple(given)),
+    ):
+        for name in names:
 
-    def inference(mean, variance):
-        return functions.batch_norm_inference(p.src, mean, variance, p.gamma, epsilon=p.epsilon)
+            def function(value, call=call, name=name, names=names):
+                return call(**{n: given[n] for n in names} | {name: value}, **options)
 
-    found = []
-    for wanted in range(3):
-        vjp, dst = autograd.make_vjp(training, wanted)(p.src, p.gamma, p.src_1)
-        found += [dst, vjp(p.diff_dst)]
-    return [*found, autograd.make_vjp(inference, (0, 1))(p.mean, p.variance)[1]]
+            vjp, dst = make_vjp(function)(given[name])
+            # As `derivative` depends on the gradient of dst.
+            again, derivative = make_vjp(vjp)(p.diff_dst)
+            found += [dst, derivative, again(given[name])]
+            found += make_jvp(function)(given[name])(given[name])
+    # The derivative by the variance of the one by the mean, and as it depends on gamma.
+    for name in ("variance", "gamma"):
+
+        def slope(value, name=name):
+            changed = given | {name: value}
+
+            def function(mean):
+                return functions.batch_norm_inference(**changed | {"mean": mean}, **options)
+
+            return make_vjp(function)(p.mean)[0](p.diff_dst)
+
+        found.append(make_vjp(slope)(given[name])[0](p.mean))
+    return found
 
 
-CALLS = [family, lists, sums, layer, operators, *[derivatives] * bool(find_spec("autograd"))]
+def chunks(p):
+    import dask
+    import dask.array as da
+
+    import bn_ext.dask as functions
+
+    src, diff_dst, src_1 = (da.from_array(a, chunks=(4, 5)) for a in (p.src, p.diff_dst, p.src_1))
+    affine, statistics = (p.gamma, p.beta), (p.mean, p.variance)
+    running = [a.copy() for a in statistics]
+    tracked = dict(zip(members.RUNNING, running, strict=True), **members.UPDATE)
+    how = {"epsilon": p.epsilon}
+    with dask.config.set(scheduler="synchronous"):  # in this thread, and so in its mode
+        lazy = [
+            *functions.batch_norm_training(src, *affine, src_1=src_1, relu=True, **tracked, **how),
+            functions.batch_norm_inference(src, *statistics, *affine, **how),
+            *functions.batch_norm_backward(src, diff_dst, *statistics, p.gamma, **how),
+        ]
+        return [*dask.compute(*lazy), *running]
+
+
+CALLS = [
+    family, lists, sums, layer, operators, *[derivatives] * bool(find_spec("autograd")),
+    *[chunks] * bool(find_spec("dask")),
+]  # fmt: skip
 
 
 def bits(found):
@@ -183,19 +224,6 @@ def bits(found):
     if isinstance(found, (bn_ext.Statistics, bn_ext.GradientSums)):
         return pickle.dumps(found)
     return all_bits([found]) if isinstance(found, np.ndarray) else repr(found)
-
-
-@contextlib.contextmanager
-def errors(how):
-    """np.seterr(all=how), and every warning an error."""
-    with warnings.catch_warnings(), np.errstate(all=how):
-        warnings.simplefilter("error")
-        yield
-
-
-#: Mode: (context manager, its argument, a function that returns what is in effect).
-MODES = {name: (fp_mode, name, fp_mode_in_effect) for name in FP_MODES if name != "default"}
-MODES["np.seterr"] = errors, "raise", lambda: np.geterr()["under"]
 
 
 @pytest.mark.quick
