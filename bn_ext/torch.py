@@ -119,6 +119,11 @@ def _vector(src: Tensor, *shape: int, dtype: torch.dtype = torch.float64) -> Ten
     return src.new_empty(shape or src.shape[1], dtype=dtype)
 
 
+def _dtype(vector: Tensor | None) -> torch.dtype:
+    """The dtype of its gradient. torch would convert another in the caller's mode."""
+    return torch.float64 if vector is None else vector.dtype
+
+
 # ---- several processes ------------------------------------------------------------------------
 
 
@@ -230,20 +235,25 @@ def _outputs(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return *new, *_after((src, *rest))
 
 
-def _outputs_of_gradients(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    *_, relu, added, vectors, _, _ = rest
+def _outputs_of_gradients(
+    src: Tensor, _: Any, __: Any, weight: Tensor | None, *rest: Any
+) -> tuple[Tensor, ...]:
+    *_, relu, added, vectors, _, _, bias = rest
     size = () if vectors else (0,)
+    pair = [_vector(src, *size, dtype=dtype) for dtype in (_dtype(weight), bias)]
     last = torch.empty_like(src) if relu and added else _vector(src, 0)
-    return torch.empty_like(src), _vector(src, *size), _vector(src, *size), last
+    return torch.empty_like(src), *pair, last
 
 
 def _gradients(
     src: Tensor, diff_dst: Tensor, statistics: Tensor, weight: Tensor | None, workspace: Tensor,
     training: bool, eps: float, relu: bool, added: bool, vectors: bool,
-    group: str | None, whole: bool,
+    group: str | None, whole: bool, bias: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """diff_src, diff_weight, diff_bias, and diff_src_1 if it is not diff_dst."""
-    outputs = _outputs_of_gradients(src, relu, added, vectors, group, whole)
+    """diff_src, diff_weight, diff_bias (of this dtype), and diff_src_1 if it is not diff_dst."""
+    outputs = _outputs_of_gradients(
+        src, diff_dst, statistics, weight, relu, added, vectors, group, whole, bias
+    )
     diff_src, *diff_vectors, diff_src_1 = map(_writable, outputs)
     x, diff, (mean, variance), how = _array(src), _array(diff_dst), _array(statistics), _options()
     gate: dict[str, Any] = {"relu": True, "workspace": _array(workspace)} if relu else {}
@@ -270,8 +280,10 @@ def _gradients(
     return outputs
 
 
-def _outputs_of_second(src: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    return torch.empty_like(src), torch.empty_like(src), _vector(src)
+def _outputs_of_second(
+    src: Tensor, _: Any, __: Any, weight: Tensor | None, *___: Any
+) -> tuple[Tensor, ...]:
+    return torch.empty_like(src), torch.empty_like(src), _vector(src, dtype=_dtype(weight))
 
 
 def _second(
@@ -280,7 +292,7 @@ def _second(
     of_src_1: Tensor | None, training: bool, eps: float, relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of src, diff_dst and weight, given those of what `_gradients` returns."""
-    outputs = _outputs_of_second(src)
+    outputs = _outputs_of_second(src, diff_dst, statistics, weight)
     of_src = torch.zeros_like(src) if of_src is None else of_src
     mean, variance = _array(statistics)
     gated_double_backward(
@@ -293,12 +305,12 @@ def _second(
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    src, weight, _, src_1, _, _, training, _, eps, relu, _, *over = inputs
+    src, weight, bias, src_1, _, _, training, _, eps, relu, _, *over = inputs
     _, statistics, workspace, *_ = output
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(src, statistics, weight, workspace)
-    ctx.options, ctx.over = (training, eps, relu, src_1 is not None), over
+    ctx.options, ctx.over = (training, eps, relu, src_1 is not None), (*over, _dtype(bias))
 
 
 def _backward(ctx: Any, diff_dst: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
@@ -314,7 +326,7 @@ def _backward(ctx: Any, diff_dst: Tensor | None, *_: None) -> tuple[Tensor | Non
 
 
 def _keep_gradients(ctx: Any, inputs: Any, output: Any) -> None:
-    *tensors, training, eps, relu, added, vectors, group, _ = inputs
+    *tensors, training, eps, relu, added, vectors, group, _, _ = inputs
     absent = () if vectors else output[1:3]
     ctx.mark_non_differentiable(*absent, *(() if relu and added else output[3:]))
     ctx.set_materialize_grads(False)
@@ -330,7 +342,7 @@ def _backward_of_gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | No
     tensors = ctx.saved_tensors
     diff_src, diff_diff_dst, diff_weight = _call_of_second(*tensors, *grads, *ctx.options)
     weight = None if tensors[3] is None else diff_weight
-    return diff_src, diff_diff_dst, None, weight, *(None,) * 8
+    return diff_src, diff_diff_dst, None, weight, *(None,) * 9
 
 
 def _operator(name: str, kernel: Any, fake: Any, schema: str | None = None) -> Any:

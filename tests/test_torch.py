@@ -8,6 +8,7 @@ import threading
 
 import numpy
 import pytest
+from fp_modes import MODES
 from needs import needs_cpus
 from processes import python
 from tree import TESTS
@@ -130,7 +131,7 @@ def test_operators(dtype, relu, training):
     _, statistics, bits, *_ = OP.batch_norm(*(a.detach() if a is x else a for a in forward))
     saved = x, diff, statistics.detach(), weight
     for vectors in (True, False):
-        backward = *saved, bits, training, 0.1, relu, True, vectors, None, False
+        backward = *saved, bits, training, 0.1, relu, True, vectors, None, False, bias.dtype
         torch.library.opcheck(OP.batch_norm_backward.default, backward, **close)
     diffs = diff, *statistics.detach(), diff
     twice = *(a.detach() for a in saved), bits, *diffs, training, 0.1, relu
@@ -658,13 +659,33 @@ def test_transforms_are_refused_without_gradients_too():
             made(torch.autograd.forward_ad.make_dual(*x))
 
 
-def test_tiny_statistics_are_no_zeros():
-    tiny = torch.full((3,), 1e-40)
-    right = batch_norm(torch.zeros(1, 3), tiny, tiny, eps=0.0)
-    if torch.set_flush_denormal(True):
-        found = batch_norm(torch.zeros(1, 3), tiny, tiny, eps=0.0)
-        torch.set_flush_denormal(False)
-        assert_same([found], [right])
+@pytest.mark.parametrize("mode", MODES)
+def test_the_same_bits_in_any_floating_point_mode(mode):
+    """Results, first and second derivatives, running statistics."""
+    scales = torch.tensor([1, 0.3, 1e-45, 1e-40, 1e-22, 1e22, 3e38])
+    x, src_1, dy, *directions = (a.requires_grad_() for a in torch.rand(5, 6, 7) * scales)
+    weight = (torch.rand(7) * scales.flip(0)).requires_grad_()
+    start = torch.stack((scales, scales.roll(2)))
+
+    def found():
+        results = []
+        for training in (True, False):
+            given = *start.clone(), weight, None, training
+            y = batch_norm(x, *given, eps=0.0, src_1=src_1, relu=True)
+            grads = torch.autograd.grad(y, [x, src_1], dy, create_graph=True)
+            results += [*given[:2], y, *grads]
+            results += torch.autograd.grad(grads, dy, directions, retain_graph=True)
+            results += torch.autograd.grad(y, weight, dy)
+        for layer in (BatchNorm1d(7, momentum=None), SyncBatchNorm(7, momentum=None)):
+            results += [*(layer(x) for _ in range(3)), layer.running_mean, layer.running_var]
+        return results
+
+    right = found()
+    enter, how, _ = MODES[mode]
+    with enter(how):
+        again = found()
+    for a, b in zip(again, right, strict=True):
+        assert a.detach().numpy().tobytes() == b.detach().numpy().tobytes()
 
 
 def test_what_traces_without_a_compiler_finds_the_operators():
