@@ -90,6 +90,42 @@ def test_derivatives_by_given_statistics(rng, affine, relu, data_format):
         np.testing.assert_allclose(diff, right, rtol=1e-12, atol=1e-14)
 
 
+SPECIAL = [0.0, -0.0, 2.0, -2.0, np.inf, -np.inf, np.nan, 1e308, 5e-324]
+BY_ALL = ["src", "mean", "variance", "gamma", "beta"]
+
+
+@pytest.mark.parametrize("wanted", [*([name] for name in BY_ALL), BY_ALL])
+def test_no_bit_depends_on_what_is_differentiated(wanted):
+    """Neither of dst nor of a gradient, which is bn_ext's own; but for the sign of a zero gradient,
+    if there are several.
+    """
+    vectors = np.array(np.meshgrid(*[SPECIAL] * 4)).reshape(4, -1)
+    given = dict(zip(BY_ALL[1:], vectors, strict=True))
+    given["src"] = diff_dst = np.resize([-1.0, 0.0, 3.0], (3, vectors.shape[1])).copy()
+    right = bn_ext.batch_norm_inference(**given, epsilon=0)
+    grads = bn_ext.batch_norm_backward(
+        given["src"], diff_dst, *vectors[:3], epsilon=0, is_training=False
+    )
+    by_statistics = bn_ext.batch_norm_statistics_backward(*grads[1:], *vectors[1:3], epsilon=0)
+    expected = dict(zip(("src", "gamma", "beta", "mean", "variance"), (*grads, *by_statistics),
+                        strict=True))  # fmt: skip
+
+    def function(*values):
+        return batch_norm_inference(**given | dict(zip(wanted, values, strict=True)), epsilon=0)
+
+    at = [given[name] for name in wanted]
+    for n in range(len(wanted)):
+        assert all_bits([autograd.make_jvp(function, n)(*at)(at[n])[0]]) == all_bits([right])
+    if len(wanted) == 1:
+        vjp, dst = autograd.make_vjp(function)(*at)
+        found = [vjp(diff_dst)]
+    else:
+        vjp, dst = autograd.make_vjp(function, tuple(range(len(at))))(*at)
+        found, expected = vjp(diff_dst), {name: a + 0.0 for name, a in expected.items()}
+    assert all_bits([dst]) == all_bits([right])
+    assert all_bits(found) == all_bits(expected[name] for name in wanted)
+
+
 def test_third_derivatives_are_refused(rng):
     (src, *_), _ = arrays(rng, (5, 1), "NXC")
 
@@ -196,6 +232,45 @@ def test_running_statistics_take_one_step_for_an_evaluation(rng):
     np.testing.assert_allclose(kept[1], (1 + src.var(axis=0, ddof=1)) / 2)
 
 
+@pytest.mark.parametrize("count", [2, 6])
+@pytest.mark.parametrize("training", [True, False])
+def test_vectors_may_change_before_the_gradient(rng, training, count):
+    """A later pass may update statistics, and a state may be loaded into parameters; whether
+    autograd differentiates by them or not.
+    """
+    (src, *affine, src_1), stats = arrays(rng, (6, 3), "NXC")
+    given = [src, src_1, *affine, *(() if training else stats)]
+    found = []
+    for changed in (False, True):
+        copies = [array.copy() for array in given]
+        wanted = copies[:count]
+
+        def function(*wanted, kept=tuple(copies[count:])):
+            src, src_1, gamma, beta, *stats = (*wanted, *kept)
+            return of(stats, relu=True)(src, gamma, beta, src_1)
+
+        vjp, _ = autograd.make_vjp(function, tuple(range(len(wanted))))(*wanted)
+        for vector in copies[2:]:
+            vector[:] += changed
+        found.append(all_bits(vjp(src_1)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("mode", ["eval", "freeze"])
+def test_a_pass_before_a_training_pass_in_one_loss(rng, mode):
+    first, second, weights = rng.standard_normal((3, 20, 3))
+    layer = bn_ext.autograd.BatchNorm(3, exponential_avg_factor=0.5)
+
+    def loss(src):
+        getattr(layer, mode)()
+        before = layer([], src)
+        layer.freeze(False).train()
+        return anp.sum(before * weights) + anp.sum(layer([], second))
+
+    found = autograd.grad(loss)(first)
+    np.testing.assert_allclose(found, weights / np.sqrt(1 + layer.epsilon), rtol=1e-14)
+
+
 def test_layer(rng):
     data = [rng.standard_normal((6, 3)) for _ in range(3)]
     for options in ({}, {"relu": True, "exponential_avg_factor": None}, {"affine": False}):
@@ -218,9 +293,22 @@ def test_layer(rng):
                 assert np.array_equal(found, right)
 
 
+def test_what_a_layer_does_not_count(rng):
+    layer = bn_ext.autograd.BatchNorm(3)
+    before = all_bits(layer.state_dict().values())
+    layer(layer.parameters, rng.standard_normal((6, 3)), track=False)
+    layer(layer.parameters, np.empty((0, 3)))
+    assert all_bits(layer.state_dict().values()) == before
+
+
 def test_what_is_refused(rng):
     (src, gamma, *_), _ = arrays(rng, (6, 3), "NXC")
     layer = bn_ext.autograd.BatchNorm(3)
+    for name in ("gradients", "diff_gamma", "diff_beta"):
+        message = f"no attribute '{name}'; autograd.grad returns the gradients$"
+        for call in (getattr, lambda layer, name: setattr(layer, name, gamma)):
+            with pytest.raises(AttributeError, match=message):
+                call(layer, name)
     for parameters, error in (([gamma], ValueError), ([gamma] * 3, ValueError), (None, TypeError)):
         with pytest.raises(error, match="^parameters: expected gamma and beta, or an empty"):
             layer(parameters, src)

@@ -1,5 +1,8 @@
 """The gradient's values agree with the formula, for every shape, dtype, layout and mode."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from bounds import assert_near
@@ -101,6 +104,23 @@ def test_gradient_of_given_statistics(rng, name, affine):
     rounded["diff_gamma"][:], rounded["diff_beta"][:] = -np.nan, -np.nan
     of_nan = bn_ext.batch_norm_statistics_backward(**rounded, epsilon=EPSILON)
     assert all_bits(of_nan) == all_bits([np.full(7, np.nan, dtype(name))] * 2)
+
+
+def test_gradient_of_given_statistics_at_extremes():
+    """Only a value that is too large overflows, whatever a product on the way is."""
+    sizes = [5e-324, 1e-310, 1e-200, 0.7, 1e200, 1.7e308]
+    given = np.array(np.meshgrid(*[sizes] * 4)).reshape(4, -1)
+    found = bn_ext.batch_norm_statistics_backward(*given, epsilon=0.0)
+    one, least = Fraction(2) ** 1200, Fraction(1, 2**1074)
+    for diff_gamma, diff_beta, variance, gamma, *both in zip(*given.tolist(), *found, strict=True):
+        square = (Fraction(gamma) * Fraction(diff_beta)) ** 2 / Fraction(variance)
+        wanted = (Fraction(math.isqrt(int(square * one**2))) / one,
+                  Fraction(gamma) * Fraction(diff_gamma) / Fraction(variance) / 2)  # fmt: skip
+        for diff, size in zip(both, wanted, strict=True):
+            if np.isinf(diff):
+                assert size > 2**1024 * (1 - Fraction(1, 2**50))
+            else:
+                assert abs(-Fraction(diff) - size) <= size / 2**50 + least
 
 
 @pytest.mark.parametrize("name", ["diff_gamma", "diff_beta", "variance", "gamma"])
