@@ -1,0 +1,229 @@
+"""Every option of what wraps the functions changes something, or is refused.
+
+A new option needs a row in OPTIONS or OTHERS; without one, a test fails.
+"""
+
+import copy
+import inspect
+from importlib import import_module
+from importlib.util import find_spec
+
+import members
+import numpy as np
+import pytest
+from sheets import SHEETS
+
+from bn_ext import specs
+
+pytestmark = [pytest.mark.quick, pytest.mark.filterwarnings("ignore")]
+
+
+def problem():
+    """The channels may be on either axis. Sums cancel, so that exact ones have other bits."""
+    rng = np.random.default_rng(0)
+    p = members.problem(rng, (40, 4, 4, 4), "NXC")
+    for name in ("src", "diff_dst"):
+        array = getattr(p, name)
+        array *= np.float32(10) ** rng.integers(-3, 4, array.shape)
+        array[1::2] = -array[::2] * np.float32(1 + 1e-4)
+    return p
+
+
+P = problem()
+VECTORS = {n: (getattr(P, n), 2 * getattr(P, n)) for n in [*members.AFFINE, *members.RUNNING]}
+#: What an option is, and what it is changed to; meanwhile, the others stay as they are.
+OPTIONS = {
+    **VECTORS, "src_1": (None, P.src_1), "dst": (None, P.dst), "epsilon": (0.1, 0.2),
+    "exponential_avg_factor": (0.3, 0.4), "correction": (0, 1), "data_format": ("NXC", "NCX"),
+    "relu": (False, True), "exact": (False, True), "is_training": (True, False),
+    "param_grads": (True, False), "affine": (True, False), "track_running_stats": (True, False),
+    "dtype": ("float64", "float32"), "allreduce": (None, lambda sums: sums + sums),
+    "track": (True, False), "keep": (True, False), "num_threads": (None, 0),
+}  # fmt: skip
+#: The same where a module has others. None: without effect in one process, or at all.
+OTHERS = {
+    "bn_ext.dask": {"relu": (True, False)},  # with beta
+    "bn_ext.specs.onednn_graph": {
+        "momentum": (0.3, 0.4),
+        **{n: (True, False) for n in ("diff_gamma", "diff_beta", "gamma_delta", "beta_delta")},
+    },
+    "bn_ext.specs.tensorflow": {
+        "data_format": ("NHWC", "NCHW"), "side_input": ((), [P.src_1]), "name": None,
+        "activation_mode": ("Identity", "Relu"),
+    },
+    "bn_ext.torch": {
+        "weight": VECTORS["gamma"], "bias": VECTORS["beta"], "bias of a layer": (True, False),
+        "training": (True, False), "momentum": (0.3, 0.4), "eps": (0.1, 0.2), "group": (None, ""),
+        "device": ("cpu", "meta"), "dtype": ("float32", "float64"),
+        "whole_gradients": None, "process_group": None,
+    },
+}  # fmt: skip
+
+
+def values(module, wrapper, option):
+    known = OPTIONS | OTHERS.get(module, {})
+    of_layer = f"{option} of a layer"
+    return known[of_layer if inspect.isclass(wrapper) and of_layer in known else option]
+
+
+def options_of(wrapper):
+    """Names of arguments that may be left out or must be given by name. A class that takes any
+    takes those of the next class.
+    """
+    found, makers = {}, [wrapper]
+    if inspect.isclass(wrapper):
+        makers = [vars(each)["__init__"] for each in wrapper.__mro__ if "__init__" in vars(each)]
+    for maker in makers:
+        parameters = inspect.signature(maker).parameters.values()
+        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        optional = [p for p in named if p.kind is p.KEYWORD_ONLY or p.default is not p.empty]
+        found |= {p.name: None for p in optional}
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+            return [*found]
+    raise AssertionError(f"{wrapper} takes any option")
+
+
+def required(function, arrays):
+    """The arrays that must be given."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: arrays[p.name] for p in parameters if p.name in arrays and p.default is p.empty}
+
+
+# ---- what functions and layers find ---------------------------------------------------------
+
+
+def of_autograd(function, options):
+    from autograd import make_vjp
+
+    given = required(function, vars(P)) | options
+    vjp, dst = make_vjp(lambda src: function(**given | {"src": src}))(P.src)
+    return dst, vjp(P.diff_dst)
+
+
+def of_dask(function, options):
+    import dask.array as da
+
+    given = required(function, vars(P)) | options
+    tensors = [n for n in members.TENSORS if given.get(n) is not None]
+    return function(**given | {n: da.from_array(given[n], chunks=(7, 4, 4, 4)) for n in tensors})
+
+
+def of_torch(function, options):
+    import torch
+
+    arrays = {"input": P.src, "running_mean": P.running_mean, "running_var": P.running_variance}
+    given = required(function, arrays) | options
+    given |= {n: torch.tensor(a) for n, a in given.items() if isinstance(a, np.ndarray)}
+    dst = function(**given | {"input": given["input"].requires_grad_()})
+    (diff_src,) = torch.autograd.grad(dst, given["input"], torch.tensor(P.diff_dst))
+    return dst, diff_src, given["running_mean"]
+
+
+def of_specs(function, options):
+    sheet = next(each for each in SHEETS.values() if each.operator is function)
+    return function(**sheet.arguments(P) | options)
+
+
+def of_layer(layer, **given):
+    dst = layer.forward(P.src, **given)
+    saved = layer.saved is not None
+    grads = [layer.backward(P.diff_dst), *layer.gradients] if saved else []
+    return [dst, *grads, *layer.state_dict().values(), layer.eval().forward(P.src)]
+
+
+def of_autograd_layer(layer, **given):
+    from autograd import make_vjp
+
+    vjp, dst = make_vjp(lambda src: layer([], src, **given))(P.src)
+    return dst, vjp(P.diff_dst), *layer.state_dict().values(), layer.eval()([], P.src)
+
+
+def of_torch_layer(layer, **given):
+    import torch
+
+    dims = {"BatchNorm1d": (40, 4, 16), "BatchNorm3d": (40, 4, 4, 2, 2)}
+    dims = dims.get(type(layer).__name__, P.src.shape)
+    given = {"input": P.src, "diff_dst": P.diff_dst, **given}
+    given = {n: torch.tensor(a).reshape(dims) for n, a in given.items()}
+    src, diff_dst = given.pop("input").requires_grad_(), given.pop("diff_dst")
+    dst = layer(src, **given)
+    dst.backward(diff_dst)
+    grads = [vector.grad for vector in layer.parameters()]
+    return [dst, src.grad, *grads, *layer.state_dict().values(), layer.eval()(src)]
+
+
+SPECS = {f"bn_ext.specs.{name}": of_specs for name in specs.__all__}
+FUNCTIONS = {"bn_ext.autograd": of_autograd, "bn_ext.dask": of_dask, "bn_ext.torch": of_torch}
+FUNCTIONS |= SPECS
+LAYERS = {"bn_ext": of_layer, "bn_ext.autograd": of_autograd_layer, "bn_ext.torch": of_torch_layer}
+
+
+def wrappers():
+    """(module, function or layer), for all that are public."""
+    for module in LAYERS | FUNCTIONS:
+        if module in SPECS or module == "bn_ext" or find_spec(module.removeprefix("bn_ext.")):
+            public = import_module(module)
+            for each in (getattr(public, name) for name in public.__all__):
+                is_layer = inspect.isclass(each) and hasattr(each, "forward")
+                is_function = inspect.isfunction(each) and module in FUNCTIONS
+                if is_layer or (is_function and each.__name__ != "convert"):
+                    yield module, each
+
+
+def bits(found):
+    """The bits of arrays of any package."""
+    if isinstance(found, (list, tuple)):
+        return [bits(each) for each in found]
+    found = found.detach().numpy() if hasattr(found, "detach") else found
+    found = found.compute() if hasattr(found, "compute") else found
+    return (found.dtype, found.tobytes()) if isinstance(found, np.ndarray) else repr(found)
+
+
+def found_by(module, wrapper, changed=None, later=None, **given):
+    """What a function finds, or a layer; an attribute may change later, and forward get more."""
+    pairs = {name: values(module, wrapper, name) for name in options_of(wrapper)}
+    options = {name: copy.copy(pair[0]) for name, pair in pairs.items() if pair} | (changed or {})
+    if not inspect.isclass(wrapper):
+        found = FUNCTIONS[module](wrapper, options)
+        return bits([found, *(options[name] for name in members.RUNNING if name in options)])
+    if module == "bn_ext.torch":
+        options["dtype"] = getattr(import_module("torch"), options["dtype"])
+    layer = wrapper(4, **options)
+    for name, value in (later or {}).items():
+        setattr(layer, name, value)
+    return bits(LAYERS[module](layer, **given))
+
+
+def assert_counts(module, wrapper, option, change):
+    """Something else is found, or an error names the option, or the device."""
+    before = found_by(module, wrapper)
+    assert found_by(module, wrapper) == before
+    try:
+        after = found_by(module, wrapper, **change)
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+        after = str(error) if option in str(error) or "meta" in str(error) else before
+    assert after != before
+
+
+ALL = [*wrappers()]
+
+
+@pytest.mark.parametrize(
+    ("module", "wrapper", "option"), [(*each, name) for each in ALL for name in options_of(each[1])]
+)
+def test_every_option_counts(module, wrapper, option):
+    """In a call; in a layer, when it is made and if it is set later."""
+    pair = values(module, wrapper, option)
+    if pair is None:
+        return
+    assert_counts(module, wrapper, option, {"changed": {option: pair[1]}})
+    is_torchs = module == "bn_ext.torch" and option != "relu"
+    if inspect.isclass(wrapper) and not is_torchs:
+        assert_counts(module, wrapper, option, {"later": {option: pair[1]}})
+
+
+@pytest.mark.parametrize(("module", "layer"), [each for each in ALL if inspect.isclass(each[1])])
+def test_every_option_of_a_pass_counts(module, layer):
+    for option in options_of(layer.forward):
+        if option != "self":
+            assert_counts(module, layer, option, {option: values(module, layer, option)[1]})
