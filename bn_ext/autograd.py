@@ -61,7 +61,7 @@ class _Step:
         self.shared = shared  # epsilon, data_format, num_threads
         self.relu = _core._as_flag(relu, "relu")
         self.training, self.exact = training, training.get("exact", False)
-        self.is_training, self.is_linear = not stats, False
+        self.is_training = not stats
         self.stats: Any = stats
         self.src: Any = None
         self.workspace: Any = None
@@ -69,7 +69,7 @@ class _Step:
     def linear(self) -> "_Step":
         """The same step without the ReLU: a linear map, to be applied to derivatives."""
         found = _Step(self.shared, False, *self.stats, exact=self.exact)
-        found.is_training, found.is_linear = self.is_training, True
+        found.is_training = self.is_training
         return found
 
     def through(self, diff: Any) -> Any:

@@ -10,7 +10,7 @@ import members
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, INPUTS, VECTORS, Family, Problem, all_bits, dtype
+from cases import DATA_DTYPES, EPSILON, INPUTS, VECTORS, Family, Problem, all_bits, dtype
 from members import SECOND, function_of
 from refusals import OPERANDS, RESULTS, arguments, as_out, four, outs
 from sheets import CARRIERS
@@ -325,6 +325,73 @@ def test_dtypes_of_results(rng, name, data):
         if "vector" in member.returns:
             index = member.returns.index("vector")
             assert member.run(q)[0][index].dtype == dtype(other)
+
+
+def statistics_backward(p):
+    given = p.mean, p.beta, p.variance, p.gamma  # in the place of diff_gamma and diff_beta
+    found = bn_ext.batch_norm_statistics_backward(*given, epsilon=EPSILON)
+    return [(diff, p.variance) for diff in found]
+
+
+def of_autograd(p):
+    autograd = pytest.importorskip("autograd")
+    functions = import_module("bn_ext.autograd")
+    pairs = []
+    for call, names in (
+        (functions.batch_norm_training, ("src", "gamma", "beta")),
+        (functions.batch_norm_inference, ("src", "mean", "variance", "gamma", "beta")),
+    ):
+        given = [getattr(p, name) for name in names]
+
+        def function(*values, call=call, names=names):
+            return call(**dict(zip(names, values, strict=True)), epsilon=EPSILON, data_format="NXC")
+
+        for n, like in enumerate(given):
+            vjp, dst = autograd.make_vjp(function, n)(*given)
+            tangent = autograd.make_jvp(function, n)(*given)(like)[1]
+            second = autograd.make_vjp(vjp)(p.diff_dst)[0](like)
+            pairs += [(dst, p.src), (vjp(p.diff_dst), like), (tangent, p.src), (second, p.src)]
+    return pairs
+
+
+def of_dask(p):
+    da = pytest.importorskip("dask.array")
+    functions, how = import_module("bn_ext.dask"), {"epsilon": EPSILON, "data_format": "NXC"}
+    src, diff_dst = (da.from_array(a, chunks=3) for a in (p.src, p.diff_dst))
+    forward = functions.batch_norm_training(src, p.gamma, p.beta, **how)
+    given = src, diff_dst, p.mean, p.variance, p.gamma
+    grads = functions.batch_norm_backward(*given, **how)
+    pairs = zip((*forward, *grads), (src, np.empty(4), np.empty(4), src, p.gamma, p.gamma),
+                strict=True)  # fmt: skip
+    return [*pairs, (forward.dst.compute(), src), (grads.diff_src.compute(), src)]
+
+
+def of_torch(p):
+    torch = pytest.importorskip("torch")
+    functions = import_module("bn_ext.torch")
+
+    def tensor(array):
+        found = torch.tensor(array.astype(float)).to(getattr(torch, array.dtype.name))
+        return found.movedim(-1, 1).requires_grad_() if array.ndim > 1 else found
+
+    src, diff_dst, mean, variance = map(tensor, (p.src, p.diff_dst, p.mean, p.variance))
+    given = src, *(tensor(a).requires_grad_() for a in (p.gamma, p.beta))
+    dst = functions.batch_norm(src, mean, variance, *given[1:])
+    grads = torch.autograd.grad(dst, given, diff_dst)
+    return [(dst, src), *zip(grads, given, strict=True)]
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+@pytest.mark.parametrize("call", [statistics_backward, of_autograd, of_dask, of_torch])
+def test_dtypes_of_what_adapters_find(rng, call, data):
+    """Gradients of vectors have their dtypes, each another one, also if autograd asks for them."""
+    p = members.problem(rng, (6, 5, 4), "NXC", data)
+    for shift in range(4):
+        kinds = np.roll(DATA_DTYPES, shift)
+        for name, kind in zip(("gamma", "beta", "mean", "variance"), kinds, strict=True):
+            setattr(p, name, getattr(p, name).astype(dtype(kind)))
+        pairs = call(p)
+        assert [found.dtype for found, _ in pairs] == [like.dtype for _, like in pairs]
 
 
 def test_doubles_to_float32():
