@@ -7,8 +7,8 @@ The extra ``autograd`` installs what this module needs. ``import bn_ext`` does n
     _second       the gradients of _gradients                        derivatives: none
 
 mean and variance are None unless autograd differentiates with respect to them; the numbers are in
-the step. All vectors are copies in float64: whoever passed an array may update it. What a primitive
-computes, it computes in the default floating-point mode.
+the step. All vectors are copies in float64: whoever passed an array may update it. Primitives
+compute in the default floating-point mode.
 """
 
 from functools import wraps
@@ -121,7 +121,8 @@ def _normalize(
         options["workspace"] = step.workspace
     dst: NDArray[Any]
     if step.stats:
-        return _core.inference(src, *step.stats, gamma, beta, **options)
+        mean, variance = step.stats
+        return _core.inference(src, mean, variance, gamma, beta, **options)
     dst, *step.stats = _core.training(src, gamma, beta, **options, **step.training)
     return dst
 
@@ -132,12 +133,13 @@ def _gradients(
 ) -> _Gradients:
     diff = _as(diff_dst, src.dtype)
     options = {**step.backward, "diff_src_1": added and step.relu, "exact": step.exact}
-    found = _core.backward(src, diff, *step.stats, gamma, **options)
+    own_mean, own_variance = step.stats
+    found = _core.backward(src, diff, own_mean, own_variance, gamma, **options)
     grads = dict(zip(_ARGUMENTS, (*found, diff)[: 3 + added], strict=False))
     if mean is not None:
-        vectors = *found[1:3], step.stats[1], gamma
-        both = _vectors.statistics_backward(*vectors, step.shared["epsilon"])
-        grads["mean"], grads["variance"] = both
+        grads["mean"], grads["variance"] = _vectors.statistics_backward(
+            found[1], found[2], own_variance, gamma, step.shared["epsilon"]
+        )
     return _Gradients(grads)
 
 
@@ -148,16 +150,16 @@ def _second(
     """The gradients by src, diff_dst and gamma; by mean and variance, if `grads` has theirs."""
     of = {name: diff_diffs.get(name) for name in _ARGUMENTS}
     diff = np.zeros_like(src) if of["src"] is None else _as(of["src"], src.dtype)
-    scale, rstd = gamma, None
+    mean, variance = step.stats
+    scale, rstd = 1.0 if gamma is None else gamma, None
     if "mean" in grads:
-        scale = np.ones_like(step.stats[1]) if gamma is None else gamma
-        rstd = _vectors.rstd(step.stats[1], step.shared["epsilon"])
+        rstd = _vectors.rstd(variance, step.shared["epsilon"])
     # diff_mean is diff_beta, and diff_variance diff_gamma, times what these two are.
     by_gamma = _sum((of["gamma"],), (-0.5, scale, rstd, rstd, of["variance"]))
     by_beta = _sum((of["beta"],), (-1.0, scale, rstd, of["mean"]))
     options = {name: value for name, value in step.backward.items() if name != "relu"}
     found = gated_double_backward(
-        src, _as(diff_dst, src.dtype), *step.stats, gamma, diff, by_gamma, by_beta,
+        src, _as(diff_dst, src.dtype), mean, variance, gamma, diff, by_gamma, by_beta,
         _as(of["src_1"], src.dtype), **options,
     )  # fmt: skip
     if rstd is None:
@@ -389,6 +391,8 @@ def batch_norm_training(
     -----
     First and second derivatives are available in reverse mode, in forward mode, and mixed. One call
     of `bn_ext.batch_norm_backward` computes the gradient with respect to all arguments.
+    Gradients that reach an argument in several ways are added by autograd, in the caller's
+    floating-point mode.
 
     Examples
     --------
@@ -521,7 +525,7 @@ class BatchNorm(_layer.BatchNorm):
 
     __module__ = "bn_ext.autograd"
 
-    @wraps(_layer.BatchNorm.__init__)
+    @wraps(_layer.BatchNorm.__init__)  # type: ignore[misc]
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         for name in _RETURNED:
