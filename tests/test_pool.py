@@ -38,6 +38,10 @@ def test_a_limit_on_address_space():
         ("OMP_STACKSIZE", "1M", 4),
         ("OMP_STACKSIZE", "much", 4),
         ("OMP_STACKSIZE", "0", 4),
+        ("KMP_STACKSIZE", "64", 1),  # bytes, not KiB
+        ("KMP_STACKSIZE", "65536", 4),
+        ("KMP_STACKSIZE", "64k", 4),
+        ("KMP_STACKSIZE", "4000g", 1),
     ],
 )
 def test_the_stack_that_threads_shall_have(variable, size, threads):
