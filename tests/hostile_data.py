@@ -145,12 +145,16 @@ def sampled(form, data):
     """The elements from which the forward pass makes its pivot (docs/forward.md)."""
     _, before, behind, _ = FORMS[form]
     size = dtype(data).itemsize
-    positions, run = int(np.prod(before(size))), int(np.prod(behind(size)))
+    return sampled_of(int(np.prod(before(size))), int(np.prod(behind(size))))
+
+
+def sampled_of(positions, run):
+    """The same for channels of so many positions, and runs of so many elements."""
     places = min(positions, 8 if run == 1 else 4)
     roots = np.sqrt([2, 3, 5, 7, 11, 13, 17, 19][:places])
     parts = (np.arange(places) + (np.round(roots % 1, 5) if run == 1 else 0.5)) / places
     first = (positions * parts).astype(int) * run + (run * parts).astype(int)
-    return first if run == 1 else np.concatenate([first, first + 1])
+    return first if run == 1 else np.concatenate([first, first[first % run < run - 1] + 1])
 
 
 def channel(rng, m, data, sampled):

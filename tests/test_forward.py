@@ -169,19 +169,24 @@ GRIDS = {
 
 def exact_statistics(sixteenths):
     """The mean and the variance of (C, M) sixteenths as float64, rounded once."""
-    rows = [[int(v) for v in row] for row in sixteenths]
-    sums = [(sum(row), sum(v * v for v in row), len(row)) for row in rows]
+    sums = [(int(row.sum()), int((row * row).sum()), len(row)) for row in sixteenths]
     mean = [float(Fraction(s, 16 * m)) for s, _, m in sums]
     return np.array(mean), np.array(
         [float(Fraction(q * m - s * s, (16 * m) ** 2)) for s, q, m in sums]
     )
 
 
-def check_exact_statistics(src, data_format, sixteenths):
-    """They are exact values, rounded to float32, or to float64 if the mean has few bits."""
+def check_exact_statistics(src, data_format, sixteenths, powers=0, **options):
+    """They are exact values, rounded to float32, or to float64 if the mean has few bits. Channels
+    are scaled by 2 to these powers.
+    """
     want, m = exact_statistics(sixteenths), sixteenths.shape[1]
-    found = bn_ext.Statistics(src, data_format=data_format)
+    options = {"data_format": data_format, **options}
+    found = bn_ext.Statistics(src, **options)
+    whole = bn_ext.batch_norm_training(src, epsilon=EPSILON, **options)
+    assert all_bits(whole[1:]) == all_bits([found.mean, found.variance])
     for got, exact, power in zip((found.mean, found.variance), want, (1, 2), strict=True):
+        got = np.ldexp(got, -power * powers)
         if m & (m - 1) == 0:
             np.testing.assert_array_equal(got, exact, src.shape)
         else:
@@ -213,6 +218,37 @@ def test_so_they_are_where_the_pivot_is_far_off(rng, data, form):
     sixteenths[:, hostile_data.sampled(form, data)] += 48
     src = hostile_data.laid_out((sixteenths / 16).astype(dtype(data)), form)
     check_exact_statistics(src, hostile_data.FORMS[form][0], sixteenths)
+
+
+#: (positions, channels, run): rows of several positions (below 128 channels) and of one; short and
+#: long runs; one chunk and several, one part of a tile and several.
+AGAIN = [
+    *((n, c, 1) for n in (40, 700) for c in (2, 16, 17, 63, 64, 65, 66, 100, 127, 128, 129, 200)),
+    (1100, 100, 1), (4300, 65, 1), (5000, 30, 1), (19_500, 96, 1), (2700, 200, 1), (20, 1100, 1),
+    (9000, 1, 1), (20, 3, 5), (6, 200, 7), (40, 70, 9), (140, 66, 3), (300, 129, 2), (10, 1100, 2),
+    (2, 130, 50), (9, 66, 200), (140, 3, 256), (2, 65, 8300), (1, 2, 40_000),
+]  # fmt: skip
+#: Powers by which a channel is scaled so that squares vanish or overflow.
+BEYOND = {"float32": (-80, 80), "bfloat16": (-80, 80), "float64": (-500, 510), "float16": (0, 0)}
+
+
+@pytest.mark.parametrize("dims", AGAIN, ids=str)
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_so_they_are_where_channels_are_summed_again(rng, data, dims):
+    """All channels or one, for one reason or two, beside channels that are summed once."""
+    positions, channels, run = dims
+    sampled = hostile_data.sampled_of(*((1, positions * run) if channels == 1 else dims[::2]))
+    for some in (np.full(channels, True), np.arange(channels) == rng.integers(channels)):
+        sixteenths = rng.integers(-8, 9, (channels, positions * run))
+        powers = np.where(some, rng.choice([0, *BEYOND[data]], channels), 0)
+        far = np.flatnonzero(some & ((powers == 0) | (rng.random(channels) < 0.5)))
+        sixteenths[far[:, None], sampled] += 48
+        rows = np.ldexp(sixteenths / 16, powers[:, None]).astype(dtype(data))
+        src = np.moveaxis(rows.reshape(channels, positions, run), 0, 1)
+        for num_threads in (1, 3):
+            check_exact_statistics(
+                np.ascontiguousarray(src), "NCX", sixteenths, powers, num_threads=num_threads
+            )
 
 
 @pytest.mark.parametrize("data_format", cases.FORMATS)
