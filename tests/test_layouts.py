@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import reference
 from bounds import assert_near
-from cases import DTYPES, FORMATS, Problem, all_bits, full_order, placed
+from cases import DATA_DTYPES, DTYPES, FORMATS, Problem, all_bits, full_order, placed
 from members import MEMBERS, problem
 
 import bn_ext
@@ -72,6 +72,41 @@ def test_any_strides(rng, name, data, vector, data_format):
             given, bits_given = member.run(p, out=[out, *others], **options)
             assert given[0] is out
             assert bits_given == bits, dims
+
+
+def longer(array, axis):
+    """A copy whose memory has more elements along the axis: NaNs, which nothing may read."""
+    whole = np.full([n + 3 * (k == axis) for k, n in enumerate(array.shape)], np.nan, array.dtype)
+    view = whole[tuple(slice(n) for n in array.shape)]
+    view[...] = array
+    return view
+
+
+#: A format, a shape, and an axis whose end is followed by a gap: from some width on, operands may
+#: have it; narrower ones are copied (docs/design.md, "Columns").
+BOUNDS = {
+    "positions": [("NXC", (n, c), 1) for n in (5, 40) for c in (*range(126, 130), 64)],
+    "channels": [("NCX", (n, 3, x), 2) for n in (9, 16, 20) for x in (*range(254, 258), 150)],
+    "positions of runs": [("NCX", (n, 3, x), 1) for n in (3, 20) for x in (7, *range(254, 258))],
+}
+
+
+@pytest.mark.parametrize("apart", BOUNDS)
+@pytest.mark.parametrize("name", MEMBERS)
+def test_gaps_about_the_bounds_from_which_operands_may_have_them(rng, name, apart):
+    """Each operand and each result, and all of them."""
+    member = MEMBERS[name]
+    for data_format, dims, axis in BOUNDS[apart]:
+        p = problem(rng, dims, data_format, rng.choice(DATA_DTYPES))
+        options = {"is_training": bool(rng.random() < 0.7), "summed": bool(rng.random() < 0.3)}
+        _, bits = member.run(p, **options)
+        tensors = [*member.reads, *(k for k, kind in enumerate(member.returns) if kind == "tensor")]
+        for some in (*([one] for one in tensors), tensors):
+            given = {one: longer(getattr(p, one), axis) for one in some if one in member.reads}
+            out = [longer(p.src, axis) if k in some else None for k in range(len(member.returns))]
+            assert member.run(p, given, out=out, **options)[1] == bits, (dims, some)
+            for base in (view.base for view in out if view is not None):
+                assert np.isnan(base.astype(np.float32)).sum() == base.size - p.src.size
 
 
 # ---- axes -------------------------------------------------------------------------
@@ -155,6 +190,8 @@ ORDERS = {"as named": (0, 1, 2, 3), "channels moved": (0, 3, 1, 2), "mixed": (2,
 UNCOPIED = {
     "NXC, some of the batch": ("NXC", (80, 30, 8, 64), np.s_[20:60]),
     "NXC, some of the channels": ("NXC", (40, 8, 8, 300), np.s_[..., 50:250]),
+    "NXC, as few channels as may have gaps": ("NXC", (4000, 200), np.s_[:, :128]),
+    "NCX, runs as short as may have gaps": ("NCX", (40, 60, 300), np.s_[..., :256]),
     "NCX, some of the batch": ("NCX", (80, 64, 8, 30), np.s_[::2]),
     "NCX, backwards along the batch": ("NCX", (40, 64, 8, 30), np.s_[::-1]),
     "NCX, some of the channels": ("NCX", (40, 128, 9, 30), np.s_[:, 84:20:-1]),
