@@ -386,7 +386,7 @@ def report(history, dtype):
     shares = [100 * clock.share(times[dtype, way]) for way in ("bn_ext", "numpy")]
     lines += [
         f"a training step in {dtype} takes {np.median(clock.steps):.1f} ms; the gradient's",
-        f"share of it is {shares[0]:.1f} % with bn_ext, {shares[1]:.1f} % with the formula",
+        f"share of it is {shares[0]:.2g} % with bn_ext, {shares[1]:.2g} % with the formula",
     ]
     return lines
 

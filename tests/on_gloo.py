@@ -163,7 +163,7 @@ def differ(rank, size):
 def main(rank, size, folder, name):
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/{name}{size}", rank=rank, world_size=size,
-        timeout=datetime.timedelta(seconds=60),
+        timeout=datetime.timedelta(minutes=5),
     )  # fmt: skip
     CASES[name](rank, size)
     distributed.destroy_process_group()

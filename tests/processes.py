@@ -49,7 +49,6 @@ def run(program, function, *arguments, **environment):
     The test is skipped if the function needs libgomp, and bn_ext has another runtime.
     """
     path, given = TESTS / "programs" / f"{program}.py", json.dumps(arguments)
-    environment = {"OPENBLAS_NUM_THREADS": "1", **environment}
     found = json.loads(printed(python(path, function, given, **environment)).splitlines()[-1])
     if found == "no libgomp":
         pytest.skip("not linked against libgomp")

@@ -187,7 +187,7 @@ def test_ctrl_c_ends_bench_in_a_sentence():
     assert bench.stderr.readline().startswith("1 of ")
     os.killpg(bench.pid, signal.SIGINT)
     # Its pipes end once no process of a package has them either.
-    _, err = bench.communicate(timeout=60)
+    _, err = bench.communicate(timeout=120)
     assert bench.returncode == 130
     assert re.fullmatch(r"0 of \d+ rows were measured\ninterrupted\n", err)
 

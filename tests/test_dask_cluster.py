@@ -35,7 +35,7 @@ CHUNKINGS = [
 @pytest.fixture(scope="module")
 def client():
     with (
-        dask.config.set({"distributed.comm.timeouts.connect": "30s"}),
+        dask.config.set({"distributed.comm.timeouts.connect": "120s"}),
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, dashboard_address=None
         ) as cluster,
