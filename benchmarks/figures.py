@@ -1,7 +1,8 @@
 """docs/figures.csv, which has all measured rows, and what is made of it for docs and the README.
 
 The file begins with a line for each run, which tells the machine and the versions. Times are
-medians in microseconds, if the run does not say otherwise. A row that is measured again replaces
+medians in microseconds, if the run does not say otherwise: of a call, and "in a pair" of a call and
+what stands before it. A row that is measured again replaces
 the old one, so a run can be split into parts.
 """
 
@@ -19,7 +20,8 @@ from .peers import FLOOR, GIVEN, GIVEN_OUTPUTS, OTHER_LAYOUT, PEERS, TWO_PASSES
 CSV = pages.ROOT / "docs" / "figures.csv"
 KEY = ["level", "malloc", "op", "set", "shape", "view", "layout", "dtype", "threads", "behind"]
 TIMES = ["bn_ext", *PEERS, "dense", "copied"]
-COLUMNS = [*KEY, "run", *TIMES]
+IN_PAIRS = [f"{name} in a pair" for name in TIMES]
+COLUMNS = [*KEY, "run", *TIMES, *IN_PAIRS]
 
 
 def load():
@@ -31,8 +33,15 @@ def load():
     for line in csv.DictReader(line for line in lines if not line.startswith("# ")):
         facts = {name: line[name] for name in KEY}
         facts |= {"threads": int(line["threads"]), "run": int(line["run"])}
-        times = {name: 1e-6 * float(line[name]) for name in TIMES if line[name]}
-        found.append({**facts, "medians": times})
+        times, pairs = (
+            {
+                name: 1e-6 * float(line[at])
+                for name, at in zip(TIMES, columns, strict=True)
+                if line[at]
+            }
+            for columns in (TIMES, IN_PAIRS)
+        )
+        found.append({**facts, "medians": times, "pairs": pairs})
     return runs, found
 
 
@@ -45,8 +54,11 @@ def save(runs, found):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for r in found:
-            times = r["medians"]
-            cells = [f"{1e6 * times[name]:.4g}" if name in times else "" for name in TIMES]
+            cells = [
+                f"{1e6 * r[times][name]:.4g}" if name in r[times] else ""
+                for times in ("medians", "pairs")
+                for name in TIMES
+            ]
             writer.writerow([*(r[name] for name in KEY), kept.index(r["run"]), *cells])
 
 
@@ -75,17 +87,17 @@ def floor(r):
     return r["medians"].get(FLOOR, math.nan)
 
 
-def over_peers(r):
+def over_peers(r, times="medians"):
     """{peer on the same data: how many times faster bn_ext is, with outputs of the same kind}."""
-    times = r["medians"]
+    times = r[times]
     others = times.keys() & PEERS.keys() - {FLOOR, TWO_PASSES, GIVEN, OTHER_LAYOUT}
     ours = {n: GIVEN if n in GIVEN_OUTPUTS and GIVEN in times else "bn_ext" for n in others}
     return {n: times[n] / times[ours[n]] for n in others}
 
 
-def over_best_peer(r):
+def over_best_peer(r, times="medians"):
     """How many times faster bn_ext is than the fastest peer."""
-    return min(over_peers(r).values(), default=math.nan)
+    return min(over_peers(r, times).values(), default=math.nan)
 
 
 def compared(found, level="v4", ops=("backward",), dtypes=("float32", "bfloat16"), **also):
@@ -104,17 +116,20 @@ def summary(found):
         groups.setdefault(key, []).append(r)
     heading = [
         "level", "op", "layout", "dtype", "behind", "x floor", "out=, x floor",
-        "best peer / bn_ext", "worst row", "torch / bn_ext",
+        "best peer / bn_ext", "worst row", "torch / bn_ext", "in pairs", "worst pair",
     ]  # fmt: skip
     lines = []
     for key, mine in groups.items():
         best = [over_best_peer(r) for r in mine if over_peers(r)]
+        pairs = [over_best_peer(r, "pairs") for r in mine if over_peers(r, "pairs")]
         columns = [
             [r["medians"]["bn_ext"] / floor(r) for r in mine],
             [r["medians"][GIVEN] / floor(r) for r in mine if GIVEN in r["medians"]],
             best,
             [min(best)] if best else [],
             [over_peers(r)["torch"] for r in mine if "torch" in over_peers(r)],
+            pairs,
+            [min(pairs)] if pairs else [],
         ]
         means = (f"{statistics.geometric_mean(c):.2f}" if c else "" for c in columns)
         lines.append([*key, *means])

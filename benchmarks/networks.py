@@ -128,7 +128,9 @@ def seconds_of(name, dtype, layout, threads, seconds):
         options["memory_format"] = formats[layout]
     x, target = torch.randn(dims).to(**options), torch.randint(100, dims[:1])
     bursts = {kind: burst_of(each.to(**options), x, target) for kind, each in nets.items()}
-    return {kind: median(times) for kind, times in in_turns(bursts, seconds).items()}
+    return {
+        kind: median(t.call for t in times) for kind, times in in_turns(bursts, seconds).items()
+    }
 
 
 def report(options):

@@ -54,12 +54,14 @@ def test_bench(capsys, fake, tmp_path):
         for threads in (1, 3) for behind in problems.BEHIND for shape in ((8, 4, 5), (2, 3))
     ]  # fmt: skip
     for r in found["rows"]:
-        assert set(r["medians"]) == set(r["shortest"]) == {"bn_ext", "twice"}
+        assert set(r["medians"]) == set(r["shortest"]) == set(r["pairs"]) == {"bn_ext", "twice"}
         assert all(r["shortest"][name] <= r["medians"][name] for name in r["medians"])
+        assert all(r["medians"][name] <= r["pairs"][name] for name in r["medians"])
         shape = "x".join(map(str, r["shape"]))
         lines = [line.split() for line in out.splitlines() if line.startswith(f"{shape} ")]
-        ours = [f"{1e3 * r[key]['bn_ext']:.4f}" for key in ("medians", "shortest")]
-        assert ours in [line[-4:-2] for line in lines]
+        ours = [f"{1e3 * r[key]['bn_ext']:.4f}" for key in ("medians", "shortest", "pairs")]
+        alone = r["behind"] == "nothing"
+        assert [*ours[:2], *ours[2:][alone:]] in [line[2:4] + line[5:-1] for line in lines]
 
 
 def test_a_peer_that_is_not_installed(capsys, fake):
@@ -81,7 +83,7 @@ def test_every_operation_on_views(capsys, monkeypatch):
     )
     assert status == 0
     assert re.findall(r"^(.+), dtype: float32, layout: NXC", out, re.M) == [*problems.OPS]
-    rows = re.findall(r"GB/s +dense +copied\n4x3x2 crop .*x .*x$", out, re.M)
+    rows = re.findall(r"GB/s +pair +dense +copied\n4x3x2 crop .*x .*x$", out, re.M)
     assert len(rows) == len(problems.OPS)
 
 
@@ -105,13 +107,16 @@ def test_the_table_fits_80_columns_and_says_all(names):
         "shape": (50, 2048, 7, 7), "dtype": "bfloat16", "layout": "NXC", "threads": 16,
         "op": "inference-add-relu", "view": "crop", "behind": "product", "threads_used": 2,
         "bytes_moved": 3 * 10**7, "medians": times, "shortest": times,
+        "pairs": {name: 2 * time + 0.1 for name, time in times.items()},
     }  # fmt: skip
     lines = list(table.table([row, row, {**row, "behind": "nothing"}], names))
     assert max(map(len, lines)) <= 80
     facts = "inference-add-relu, dtype: bfloat16, layout: NXC, threads: 16, behind: "
     assert [line for line in lines if ":" in line] == [f"{facts}product", f"{facts}nothing"]
-    cells = ["50x2048x7x7", "crop", "2", "12.3000", "12.3000", "2.4", *["37.1x"] * len(names)]
-    assert [line.split() for line in lines].count(cells) == 3
+    cells = ["50x2048x7x7", "crop", "2", "12.3000", "12.3000", "2.4"]
+    found = [line.split() for line in lines]
+    assert found.count([*cells, "124.6000", *["37.1/8.1x"] * len(names)]) == 2
+    assert found.count([*cells, *["37.1x"] * len(names)]) == 1
     assert "\n".join(lines).count("geometric mean") == (2 if names else 0)
 
 
@@ -326,6 +331,7 @@ def test_bursts_take_turns_and_the_first_place_too(monkeypatch):
 def test_every_call_stands_behind_other_work():
     order = []
     times = timing.burst(lambda: order.append("call"), lambda: order.append("before"))
+    assert all(0 < each.call < each.pair for each in times)
     assert order == ["before", "call"] * len(times)
     assert [np.shape(timing.work(name)()) for name in problems.BEHIND] == [
         (), (1_000_000,), (256, 256)

@@ -1,7 +1,7 @@
 """OpenMP's threads: if some cannot be started, a call goes on with those that can; forks."""
 
 import pytest
-from needs import needs_cpus, needs_fork, needs_linux, needs_openmp
+from needs import needs_fork, needs_linux, needs_openmp
 from processes import run
 
 from bn_ext import _core
@@ -74,12 +74,6 @@ def test_regions_of_others_have_threads_of_their_own(within):
     """
     found = run("pool", "within_and_without", within)
     assert found == ([4, 1, 4] if within else [2, 4, 2])
-
-
-@needs_cpus
-def test_a_thread_on_the_callers_cpu_moves():
-    """It moves to another CPU of its affinity, though all are busy; its affinity stays the same."""
-    assert run("pool", "moved") == 3
 
 
 @needs_fork

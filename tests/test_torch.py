@@ -8,6 +8,7 @@ import threading
 
 import numpy
 import pytest
+from cases import in_thread
 from fp_modes import MODES
 from needs import needs_cpus
 from processes import python
@@ -527,10 +528,14 @@ def test_torchs_defaults_do_not_matter(make):
 def test_no_more_threads_than_torch_has():
     made, x = BatchNorm2d(64), torch.randn(32, 64, 32, 32)
     every = torch.get_num_threads()
-    for threads in (1, max(2, every)):
+
+    def used(threads):
         torch.set_num_threads(threads)
         made(x)
-        assert (_core._last_call()["threads"] > 1) == (threads > 1)
+        return _core._last_call()["threads"]
+
+    assert in_thread(lambda: used(1)) == 1
+    assert in_thread(lambda: used(max(2, every))) > 1
     torch.set_num_threads(every)
 
 

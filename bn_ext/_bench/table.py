@@ -23,25 +23,33 @@ def by_kind(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 def cells(r: Row, peers: Collection[str]) -> dict[str, str]:
     """The cells of a row: {name: text}."""
-    times = r["medians"]
-    return {
+    times, pairs, alone = r["medians"], r["pairs"], r["behind"] == "nothing"
+    columns = {
         "N, C, ...": shape_text(r["shape"], r["view"]),
         "used": str(r["threads_used"]),
         "ms": f"{1e3 * times['bn_ext']:.4f}",
         "shortest": f"{1e3 * r['shortest']['bn_ext']:.4f}",
         "GB/s": f"{1e-9 * r['bytes_moved'] / times['bn_ext']:.1f}",
-        **{n: multiple(times[n] / times["bn_ext"]) if n in times else "" for n in peers},
+        "pair": f"{1e3 * pairs['bn_ext']:.4f}",
+        **{n: multiples([r], n, alone) for n in peers},
     }
+    if alone:
+        del columns["pair"]
+    return columns
 
 
-def multiple(ratio: float) -> str:
-    return f"{ratio:.1f}x" if ratio >= 1 else f"{ratio:.2f}x"
-
-
-def mean(rows: list[Row], name: str) -> str:
-    """The geometric mean of a peer's column."""
-    ratios = [r["medians"][name] / r["medians"]["bn_ext"] for r in rows if name in r["medians"]]
-    return multiple(statistics.geometric_mean(ratios)) if ratios else ""
+def multiples(rows: list[Row], name: str, alone: bool) -> str:
+    """A peer's time as a multiple of ours, of a call and, unless it stands alone, of a pair: the
+    geometric mean of the rows that it has.
+    """
+    found = []
+    for times in ["medians"] if alone else ["medians", "pairs"]:
+        ratios = [r[times][name] / r[times]["bn_ext"] for r in rows if name in r[times]]
+        mean = statistics.geometric_mean(ratios) if ratios else 0
+        found.append(f"{mean:.1f}" if mean >= 1 else f"{mean:.2f}")
+        if not ratios:
+            return ""
+    return "/".join(found) + "x"
 
 
 def table(rows: list[Row], peers: Collection[str]) -> Iterator[str]:
@@ -52,7 +60,9 @@ def table(rows: list[Row], peers: Collection[str]) -> Iterator[str]:
         found = [cells(r, peers) for r in mine]
         lines = [list(found[0]), *(list(line.values()) for line in found)]
         if peers:
-            means = [mean(mine, name) if name in peers else "" for name in lines[0][1:]]
+            alone = mine[0]["behind"] == "nothing"
+            names = lines[0][1:]
+            means = [multiples(mine, name, alone) if name in peers else "" for name in names]
             lines.append(["geometric mean", *means])
         first, *widths = (max(map(len, column)) for column in zip(*lines, strict=True))
         for shape, *numbers in lines:

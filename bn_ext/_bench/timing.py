@@ -1,5 +1,6 @@
 """Times of whole calls as programs make them: each package in a process of its own, its calls
-behind other work. The median counts; the shortest shows the noise.
+behind other work. The median counts; the shortest shows the noise. Idle threads of the one slow
+down the other, so the pair of both is timed as well.
 """
 
 import math
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,9 @@ from bn_ext import _core
 from bn_ext._bench.peers import Call, Peer, bn_ext_call
 from bn_ext._bench.problems import OPS, Behind, Case, Problem, dtype_of
 
-__all__ = ["Package", "Row", "Skipped", "burst", "in_turns", "packages_of", "row", "work"]
+__all__ = [
+    "Package", "Row", "Skipped", "Times", "burst", "in_turns", "packages_of", "row", "work",
+]  # fmt: skip
 
 #: In seconds. The pause outlasts the spinning of idle threads, OpenBLAS's 26 ms included.
 PAUSE, BURST = 0.03, 0.05
@@ -29,6 +32,15 @@ PAUSE, BURST = 0.03, 0.05
 TURNS = 3
 
 Row = dict[str, Any]
+
+
+class Times(NamedTuple):
+    """Seconds of a call, and of it with the work before it."""
+
+    call: float
+    pair: float
+
+
 #: Called for a peer that cannot be timed, with its name and the reason.
 Skipped = Callable[[str, str], None]
 
@@ -44,23 +56,25 @@ def work(behind: Behind) -> Call:
     return calls[behind]
 
 
-def burst(call: Call, before: Call) -> list[float]:
-    """Seconds of each of some calls."""
-    found: list[float] = []
+def burst(call: Call, before: Call) -> list[Times]:
+    """The times of each of some calls."""
+    found: list[Times] = []
     end = time.perf_counter() + BURST
     while not found or time.perf_counter() < end:
+        first = time.perf_counter()
         before()
         start = time.perf_counter()
         call()
-        found.append(time.perf_counter() - start)
+        done = time.perf_counter()
+        found.append(Times(done - start, done - first))
     return found
 
 
 def in_turns(
-    bursts: Mapping[str, Callable[[], list[float]]], seconds: float
-) -> dict[str, list[float]]:
-    """Seconds of each call. Bursts take turns until the time is up, the first place too."""
-    found: dict[str, list[float]] = {name: [] for name in bursts}
+    bursts: Mapping[str, Callable[[], list[Times]]], seconds: float
+) -> dict[str, list[Times]]:
+    """The times of each call. Bursts take turns until the time is up, the first place too."""
+    found: dict[str, list[Times]] = {name: [] for name in bursts}
     order, turns, end = deque(bursts), 0, time.perf_counter() + seconds
     while turns < TURNS or time.perf_counter() < end:
         for name in order:
@@ -75,18 +89,20 @@ def in_turns(
 HERE: list[Any] = []
 
 
-def prepare(peer: Peer, case: Case) -> bool:
-    """In the process of a package: make its call, once; False if it does not have the operation."""
+def prepare(peer: Peer, case: Case) -> int:
+    """In the process of a package: make its call, once. Return the threads in a call to bn_ext; 0
+    if the package does not have the operation.
+    """
     HERE.clear()  # frees the previous problem
     problem = Problem(case)
     call = peer(problem)
     if call:
         call()
     HERE[:] = problem, call, work(case.behind)
-    return call is not None
+    return _core._last_call()["threads"] if call else 0
 
 
-def burst_here() -> tuple[list[float], int]:
+def burst_here() -> tuple[list[Times], int]:
     """In the process of a package: some calls, and the threads in a call to bn_ext."""
     _, call, before = HERE
     return burst(call, before), _core._last_call()["threads"]
@@ -128,12 +144,11 @@ class Package:
 
     def takes(self, case: Case) -> bool:
         """Whether it has the operation; then its call was made once."""
-        self.used = 0
-        found: bool = self.ask(prepare, self.peer, case)
-        return found
+        self.used = self.ask(prepare, self.peer, case)
+        return self.used > 0
 
-    def burst(self) -> list[float]:
-        found: list[float]
+    def burst(self) -> list[Times]:
+        found: list[Times]
         found, threads = self.ask(burst_here)
         self.used = max(self.used, threads)
         return found
@@ -161,8 +176,8 @@ def row(case: Case, packages: dict[str, Package], seconds: float, skipped: Skipp
     """The case with what was measured.
 
     bytes: of one tensor; bytes_moved: of all tensors that the operation reads and writes;
-    threads_used: the most that took part in a call of bn_ext; medians, shortest: the median and
-    the shortest time of each name, in seconds.
+    threads_used: the most that took part in a call of bn_ext; medians, shortest, pairs: of each
+    name, the median and the shortest time of a call, and the median of a pair, in seconds.
 
     A peer that is not installed, or whose process ended, is removed from `packages`.
     """
@@ -189,6 +204,7 @@ def row(case: Case, packages: dict[str, Package], seconds: float, skipped: Skipp
         "threads_used": packages["bn_ext"].used,
         "bytes": nbytes,
         "bytes_moved": sum(map(len, OPS[case.op])) * nbytes,
-        "medians": {name: statistics.median(found) for name, found in times.items()},
-        "shortest": {name: min(found) for name, found in times.items()},
+        "medians": {n: statistics.median(t.call for t in found) for n, found in times.items()},
+        "shortest": {n: min(t.call for t in found) for n, found in times.items()},
+        "pairs": {n: statistics.median(t.pair for t in found) for n, found in times.items()},
     }

@@ -72,12 +72,17 @@ columns:
   ms                   median time of a call
   shortest             shortest time; much less if other programs are running
   GB/s                 bytes read and written, each tensor once, per median
-  numpy, torch         the package's median as a multiple of bn_ext's
+  pair                 median time of a call and of what stands before it
+  numpy, torch         the package's median as a multiple of bn_ext's: of a
+                       call / of a pair
   dense                the same of bn_ext on dense arrays instead of views
   copied               the same of bn_ext on such arrays, after NumPy copied"""
 
-NOTE = "ms: median time of a call; shortest: the shortest, in ms"
-PEER_NOTE = "; {}: median as a multiple of bn_ext's"
+NOTE = (
+    "ms: median time of a call; shortest: the shortest; pair: median with what stands before it, "
+    "in ms"
+)
+PEER_NOTE = "; {}: median as a multiple of bn_ext's, of a call / of a pair"
 
 
 def add_options(add: Callable[..., Any], peers: Mapping[str, Peer]) -> None:

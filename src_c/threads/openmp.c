@@ -4,10 +4,9 @@
 #ifndef __linux__
 #error "bn_ext takes OpenMP's threads on Linux alone: elsewhere build with BN_EXT_OPENMP=0"
 #endif
-#define _GNU_SOURCE /* CPU_SET, sched_getcpu, syscall */
+#define _GNU_SOURCE /* syscall */
 #include <omp.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/syscall.h>
@@ -100,7 +99,7 @@ static int startable_team(int threads, bool *grows) {
     return threads;
 }
 
-/* ---- regions --------------------------------------------------------------- */
+/* ---- forks ------------------------------------------------------------------ */
 
 /* Give up the pool before a fork, whoever made it: else the child's thread, in its next region or
  * when it ends, would wait for threads that the child lacks. Within a region, this fails. */
@@ -113,45 +112,40 @@ __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(leave_pool, NULL, NULL);
 }
 
-static int64_t nanoseconds(void) {
-    struct timespec t;
-    (void)timespec_get(&t, TIME_UTC);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+/* ---- teams that do not pay ---------------------------------------------------- */
+
+/* Waking a thread takes 15 to 50 us. It takes far longer if other work keeps the CPUs, such as
+ * BLAS's idle threads, which spin for milliseconds behind a matrix product; and a thread that wakes
+ * on its caller's CPU holds the caller up. Such a call takes up to ten times as long as on one
+ * thread (measured). No size tells of it, but the last teams do. So when a team did not pay, the
+ * calling thread's next calls run alone, for `patience` times as long as it idled, at most a
+ * second. Patience grows with each such team, so that trying again costs a call behind a product
+ * 1/MOST of its time, and a single late team costs little. */
+enum { LEAST = 4, MOST = 64 };
+static _Thread_local double alone_until;
+static _Thread_local int patience = LEAST;
+
+bool bn_team_pays(void) {
+    return omp_get_wtime() >= alone_until;
 }
 
-/* Until then this thread does not yield: its last yield gave the CPU to another process for long.
- */
-static _Thread_local int64_t keeps_cpu;
-
-static void let_others_run(void) {
-    enum { LONG = 500000, PAUSE = 1000000000 }; /* ns */
-    const int64_t before = nanoseconds();
-    if (before < keeps_cpu)
-        return;
-    sched_yield();
-    const int64_t now = nanoseconds();
-    if (now - before > LONG)
-        keeps_cpu = now + PAUSE;
+/* Learn from a team that took from `start` until now, in which the caller worked for `worked`
+ * seconds, and `came` threads had begun by the time that the caller was done. The caller alone
+ * would have taken about as long as they worked. */
+static void learn(double start, double worked, int came) {
+    const double now = omp_get_wtime(), took = now - start;
+    if (took > worked * came) {
+        const double alone = patience * (took - worked);
+        alone_until = now + (alone < 1 ? alone : 1);
+        patience = (int)at_most(2 * patience, MOST);
+    } else {
+        patience = (int)at_least(patience / 2, LEAST);
+    }
 }
 
-/* Move this thread off its caller's `cpu`. */
-static void move_off(int cpu) {
-    cpu_set_t mine, others;
-    if (sched_getcpu() != cpu || sched_getaffinity(0, sizeof mine, &mine))
-        return;
-    others = mine;
-    CPU_CLR(cpu, &others);
-    if (sched_setaffinity(0, sizeof others, &others) == 0) /* fails if there is no other */
-        (void)sched_setaffinity(0, sizeof mine, &mine);
-}
+/* ---- regions --------------------------------------------------------------- */
 
-/* The system may wake a thread on its caller's CPU: a virtual machine's sleeping CPUs look busy,
- * and behind a matrix product BLAS's idle threads spin on the others. There it would get no time
- * before the caller is done, and then delay the caller: a call takes 300 us instead of 45
- * (measured). So such a thread moves off, and the caller yields to threads that have not begun,
- * first and last. */
 void bn_run_team(int threads, bn_team_work *work, void *argument) {
-    enum { MOST_YIELDS = 200 }; /* about 50 us, the time that a thread takes to wake */
     bool grows = false;
     threads = startable_team(threads, &grows);
     if (threads == 1) {
@@ -159,26 +153,26 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
         return;
     }
     atomic_int begun = 0;
-    const bool fits = threads <= omp_get_num_procs(), yields = fits && nanoseconds() >= keeps_cpu;
-    const int cpu = fits ? sched_getcpu() : -1;
+    int came = 0;
+    double worked = 0;
+    const double start = omp_get_wtime();
 #pragma omp parallel num_threads(threads)
     {
         const int me = omp_get_thread_num();
         if (me == 0 && grows)
             pthread_mutex_unlock(&growing);
-        if (me == 0 && yields && atomic_load(&begun) == 0)
-            let_others_run();
-        if (me > 0)
-            move_off(cpu);
         atomic_fetch_add(&begun, 1);
+        const double own_start = me == 0 ? omp_get_wtime() : 0;
         const uint64_t mode = fp_mode_enter(); /* a pool's threads may have any */
         work(argument, me);
         fp_mode_leave(mode);
-        for (int i = 0;
-             me == 0 && yields && i < MOST_YIELDS && atomic_load(&begun) < omp_get_num_threads();
-             i++)
-            let_others_run();
+        if (me == 0) {
+            worked = omp_get_wtime() - own_start;
+            came = atomic_load(&begun);
+        }
     }
+    if (atomic_load(&begun) > 1)
+        learn(start, worked, came);
     /* A team of one leaves the pool as it was, and so does a team within another region. */
     if (atomic_load(&begun) > 1 && !omp_get_level())
         pool_size = atomic_load(&begun);

@@ -23,6 +23,9 @@ void bn_forget_calls(void);
 typedef void bn_team_work(void *argument, int me);
 void bn_run_team(int threads, bn_team_work *work, void *argument);
 
+/* Is a team likely to pay? False for a while after one of the calling thread's did not. */
+bool bn_team_pays(void);
+
 /* Call work(argument, i) once for each piece i, on as many threads as the elements are worth; an
  * element counts as one of a gradient. */
 typedef void bn_piece_work(const void *argument, int64_t piece);

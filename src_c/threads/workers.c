@@ -195,6 +195,11 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
     unlock();
 }
 
+/* A call never waits for a worker that has yet to wake up. */
+bool bn_team_pays(void) {
+    return true;
+}
+
 /* ---- forks ----------------------------------------------------------------------- */
 
 #ifndef _WIN32

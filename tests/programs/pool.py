@@ -1,10 +1,7 @@
 """Processes whose threads are limited, or that fork. Run by test_pool.py."""
 
-import ctypes
 import itertools
 import os
-import subprocess
-import sys
 import threading
 
 import calls
@@ -66,8 +63,12 @@ def failed():
         except MemoryError as error:
             errors.append(str(error))
     allow_bytes(None)
-    bn_ext.GradientSums(src.reshape(-1, 64), src.reshape(-1, 64), np.ones(64, np.float32))
-    return errors, _core._last_call()["threads"]
+
+    def used():
+        bn_ext.GradientSums(src.reshape(-1, 64), src.reshape(-1, 64), np.ones(64, np.float32))
+        return _core._last_call()["threads"]
+
+    return errors, in_thread(used)
 
 
 def within_and_without(within):
@@ -177,39 +178,6 @@ def within_others_calls():
     with callers(lambda: call(40_000, num_threads=4), 3, forever=True):
         right = [in_child(lambda: call(4000, num_threads=4) == 1) for _ in range(30)]
     return right, call(40_000, num_threads=4)
-
-
-# ---- on one CPU ---------------------------------------------------------------------------
-
-
-def moved():
-    """Of three calls, those in which a thread that slept on its caller's CPU left it."""
-    before = calls.tasks()
-    call(5000, num_threads=2)
-    (worker,) = calls.tasks() - before
-    allowed = os.sched_getaffinity(0)
-    # While a CPU is idle, the system itself may move the thread.
-    spin = "import os\nos.sched_setaffinity(0, {%d})\nwhile True: pass"
-    busy = [subprocess.Popen([sys.executable, "-c", spin % cpu]) for cpu in allowed]
-    apart = 0
-    try:
-        for _ in range(20):
-            cpu = ctypes.CDLL(None).sched_getcpu()
-            os.sched_setaffinity(worker, {cpu})  # it will sleep there
-            call(5000, num_threads=2)
-            assert os.sched_getaffinity(worker) == {cpu}
-            os.sched_setaffinity(worker, allowed)
-            cpu = ctypes.CDLL(None).sched_getcpu()
-            call(5000, num_threads=2)
-            assert os.sched_getaffinity(worker) == os.sched_getaffinity(0) == allowed
-            with open(f"/proc/self/task/{worker}/stat") as stat:
-                apart += int(stat.read().rpartition(")")[2].split()[36]) != cpu
-            if apart == 3:
-                break
-    finally:
-        for process in busy:
-            process.kill()
-    return apart
 
 
 if __name__ == "__main__":
