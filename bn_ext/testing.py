@@ -64,14 +64,15 @@ def check_backward(
         The largest error, in units of ``2**-24`` (float64 data: ``2**-53``) times the channel's
         scale. The scale of diff_src is the largest sum of its three terms' absolute values; those
         of diff_gamma and diff_beta are the sums of their terms' absolute values. Half a unit in the
-        last place of the result's dtype is added.
+        last place of the result's dtype is added, and what underflow may take.
 
     Raises
     ------
     AssertionError
         If an error is larger, or a shape is wrong, or a NaN or Inf is not where the reference has
         one; the message shows the worst element of each result. Or if the function returns neither
-        one array of floating-point numbers nor three.
+        one array of floating-point numbers nor three, or writes to its arguments. Or if sums come
+        so near to overflow that results cannot be judged.
     TypeError, ValueError
         If an argument is wrong, or not one of src and shape is given.
 
@@ -138,19 +139,33 @@ def check_backward(
         partial(_core.backward, **how, dry=True)(*given)
         wide = [array.astype(np.float64) for array in given]
     wanted = bn_ext.batch_norm_backward(*wide, **how, exact=True)
-    found = function(*given, epsilon=epsilon)
+    copies = [array.copy() for array in given]
+    found = function(*copies, epsilon=epsilon)
 
-    x, dy, *vectors = wide
-    exponent = -53 if number is np.float64 else -24
+    # Long doubles have a wider range, so scales do not overflow.
+    x, dy, *vectors = (a.astype(np.longdouble) for a in wide)
+    exponent, top = (-53, 2.0**996) if number is np.float64 else (-24, 2.0**127)
+    smallest = np.exp2(np.longdouble(-1074 if number is np.float64 else -149))
     with np.errstate(all="ignore"):
         m, v, g, sum_x, sum_1 = (a.reshape(along) for a in (*vectors, *wanted[1:]))
         rstd = 1 / np.sqrt(v + epsilon)
-        xhat, count = (x - m) * rstd, x.size / max(1, m.size)
-        terms = abs(g * rstd) * (abs(dy) + abs(sum_1 / count) + abs(xhat * sum_x / count))
-        scales = [
-            terms.max(axes, keepdims=True, initial=0), abs(dy * xhat).sum(axes), abs(dy).sum(axes)
-        ]  # fmt: skip
-        allowed = [limit * 2.0**exponent * scale for scale in scales]
+        scale, xc, count = abs(g * rstd), abs(x - m), x.size / max(1, m.size)
+        sizes = abs(dy) + abs(sum_1 / count) + abs(xc * rstd * sum_x / count)
+        sum_xc, sum_dy = (abs(a).sum(axes) for a in (dy * xc, dy))
+        # What underflow may take, in units of the smallest number.
+        tiny = 8 * (1 + sizes + scale * (1 + xc * (1 + rstd**2))), 8 + count * rstd.ravel(), 0
+        scales = (scale * sizes).max(axes, keepdims=True, initial=0), sum_xc * rstd.ravel(), sum_dy
+        allowed = [
+            limit * 2.0**exponent * size + smallest * lost
+            for size, lost in zip(scales, tiny, strict=True)
+        ]
+        large = np.stack([sum_dy, sum_xc, sum_xc * rstd.ravel(), sum_xc * rstd.ravel() ** 2])
+        unknown = ((large >= top) & np.isfinite(large)).any(axis=0)
+    changed = [
+        name
+        for name, a, b in zip(["src", *rest], given, copies, strict=True)
+        if a.tobytes() != b.tobytes()
+    ]
     results = found if isinstance(found, (tuple, list)) else (found,)
     if found is None or (results is found and len(found) != len(wanted)):
         got = f"{len(found)} results" if results is found else None
@@ -163,6 +178,11 @@ def check_backward(
         _compared(*each, channel, unit)
         for each in zip(wanted._fields, results, wanted, allowed, strict=False)
     ]
+    if changed:
+        wrong.insert(0, f"function: expected arguments as they were, it wrote to {changed}")
+    if unknown.any():
+        where = ", ".join(map(str, unknown.nonzero()[0][:9]))
+        wrong.append(f"channels {where} cannot be judged: their sums come near overflow")
     if any(wrong):
         raise AssertionError("\n".join(filter(None, wrong)))
 
@@ -175,6 +195,20 @@ def _named(name: str, function: Callable[[Any], Any], argument: object) -> Any:
         raise type(error)(f"{name}: {error}") from None
 
 
+def _as_array(result: Any) -> Any:
+    """The result as NumPy has it; what is no array stays what it is."""
+    if hasattr(result, "detach"):  # a torch tensor
+        result = result.detach().cpu().to_dense().resolve_neg()
+        if str(result.dtype) == "torch.bfloat16":  # unknown to torch's NumPy arrays
+            return result.float().numpy().astype(dtype_of("bfloat16"))
+        return result.numpy()
+    if isinstance(result, np.ma.MaskedArray):
+        return result
+    if hasattr(result, "__array__"):
+        return np.asarray(result)
+    return np.from_dlpack(result) if hasattr(result, "__dlpack__") else result
+
+
 def _compared(
     name: str,
     result: Any,
@@ -184,9 +218,13 @@ def _compared(
     limit: str,
 ) -> str:
     """Return a text that shows the worst element, if any is too far off; else an empty one."""
-    if isinstance(result, np.ma.MaskedArray) or not hasattr(result, "__array__"):
-        return f"{name}: expected an array, got {_core._shown(result)}"
-    result = np.asarray(result)
+    shown = _core._shown(result)
+    try:
+        result = _as_array(result)
+    except Exception as error:  # a foreign object may fail in any way
+        return f"{name}: expected an array, got {shown}: {type(error).__name__}: {error}"
+    if not isinstance(result, np.ndarray) or isinstance(result, np.ma.MaskedArray):
+        return f"{name}: expected an array, got {shown}"
     if not (np.issubdtype(result.dtype, np.floating) or result.dtype.name == "bfloat16"):
         return f"{name}: expected floating-point numbers, got {result.dtype}"
     if result.shape != right.shape:

@@ -59,6 +59,7 @@ def test_hostile_data_that_bn_ext_passes(rng):
             {"src": src + 1000}, {"diff_dst": xhat}, {"src": wide}, {"diff_dst": wide},
             {"src": with_nan}, {"diff_dst": with_inf}, {"src": constant, "epsilon": 0},
             {"src": src * 1e30}, {"limit": 1e308},
+            {"diff_dst": diff_dst * 1e-41}, {"src": src * 1e-40}, {"diff_dst": diff_dst * 1e-320},
             {"gamma": gamma}, {"mean": np.full(5, 1e4)}, {"src": src[:1]}, {"src": src[:0]},
         ):  # fmt: skip
             given = {
@@ -248,3 +249,58 @@ def test_results_may_be_a_list():
         return [*bn_ext.batch_norm_backward(*arrays, epsilon=epsilon)]
 
     check_backward(gradient, shape=(4, 2))
+
+
+def test_a_sum_near_overflow_cannot_be_judged():
+    """Whatever the result: a limit of Inf would let any number pass."""
+    src = np.tile([[1.0], [-1.0], [2.0], [-2.0]], (16, 1))
+    diff_dst = np.where(np.arange(64) % 4 < 2, 1.2e307, -1.2e307)[:, None]
+    with pytest.raises(AssertionError, match="channels 0 cannot be judged: .* near overflow"):
+        check_backward(bn_ext.batch_norm_backward, src, diff_dst, gamma=np.ones(1))
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_a_function_that_writes_to_its_arguments(rng, place):
+    src, diff_dst = rng.standard_normal((2, 6, 3))
+    before = src.copy(), diff_dst.copy()
+
+    def careless(*given, epsilon):
+        found = bn_ext.batch_norm_backward(*given, epsilon=epsilon)
+        given[place][...] = 7
+        return found
+
+    name = ["src", "diff_dst", "mean", "variance", "gamma"][place]
+    with pytest.raises(AssertionError, match=rf"^function: .*, it wrote to \['{name}'\]"):
+        check_backward(careless, src, diff_dst)
+    assert np.array_equal(before, (src, diff_dst))
+
+
+class Unreadable:
+    def __array__(self, *_, **__):
+        raise RuntimeError("on another device")
+
+
+class Exported:
+    """Knows DLPack, and nothing else."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def changed(make):
+    def gradient(*given, epsilon):
+        return [make(a) for a in bn_ext.batch_norm_backward(*given, epsilon=epsilon)]
+
+    return gradient
+
+
+def test_results_of_other_packages_are_read_or_named():
+    check_backward(changed(Exported), shape=(6, 3))
+    with pytest.raises(AssertionError, match="^diff_src: .* RuntimeError: on another device"):
+        check_backward(changed(lambda _: Unreadable()), shape=(6, 3))
