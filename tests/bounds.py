@@ -1,36 +1,22 @@
-"""How far a result may be from the exact one: the bounds of docs/numerics.md, as code."""
+"""Errors of results beside the bounds of bn_ext._reference.limits, for the tests."""
 
 from typing import NamedTuple
 
 import numpy as np
-import reference
-from cases import arithmetic, dtype, half_ulp, unit
+from cases import dtype
 
-#: Roundings on the longest path from exact operands to diff_src, in training and with frozen
-#: statistics, plus one for terms of higher order.
-DIFF_SRC, FROZEN_DIFF_SRC = 8, 3
-#: The same for sum(dy * xc), where xc is src - mean.
-SUM = {"float32": 12, "float64": 13, "float16": 12, "bfloat16": 12}
-#: What products and coefficients lose to underflow, in units of the smallest number.
-UNDERFLOW = 8
-#: The number of roundings from exact operands to dst. scale * xc has four: in the difference, the
-#: scale, the product and the addition. The shift has two: its own and the addition. src_1 adds one
-#: to each.
-DST_PRODUCT, DST_SHIFT = 4, 2
-#: Bounds of the batch's mean, in units of u sigma, and of its variance, in units of u sigma^2;
-#: sigma is the standard deviation. If the pivot p is at most 2 sigma from the mean, sum(|x - p|) is
-#: at most sqrt(5) M sigma, and sum((x - p)^2) at most 5 M sigma^2. Terms of the first sum are
-#: rounded once, those of the second three times; adding them up takes nine more roundings.
-MEAN = 10 * 5**0.5 + 1
-VARIANCE = 12 * 5 + 2 * 2 * 10 * 5**0.5 + 1
-#: How many times as large the first is for n merged parts, and the second before 2n is added. A
-#: merge rounds the step from the larger part's mean, up to five times. Over all parts, with M
-#: elements, that adds at most 5 sqrt(log2 n) to MEAN and 10 sqrt(2 log2 M) to VARIANCE. Errors of
-#: the parts' means add MEAN to VARIANCE; products and sums of squares, 8 + 2n.
-MERGED_MEAN, MERGED_VARIANCE = 3, 2
-#: The arithmetic's type -> roundings on the longest path to a result of the double backward, plus
-#: one (float64: plus two).
-SECOND = {"float32": 30, "float64": 48}
+from bn_ext._reference import formulas as reference
+from bn_ext._reference.limits import (
+    arithmetic,
+    distance,
+    dst_bound,
+    gradient_bounds,
+    half_ulp,
+    second_bounds,
+    statistics_bounds,
+    sum_bounds,
+    unit,
+)
 
 
 class Error(NamedTuple):
@@ -50,45 +36,30 @@ class Error(NamedTuple):
         return np.divide(beyond, self.bound, out=np.zeros_like(beyond), where=self.bound > 0)
 
 
-def smallest(data):
-    """The arithmetic's smallest positive number, as a long double, so that it can be halved."""
-    return np.exp2(np.longdouble(-1074 if arithmetic(data) == "float64" else -149))
+def error_of(got, exact, bound, kind):
+    """The Error of a result that was rounded to `kind` in the end (None: that is not counted)."""
+    return Error(distance(got, exact), half_ulp(exact, kind) if kind else 0 * bound, bound)
 
 
-def distance(got, exact):
-    return abs(np.asarray(got).astype(np.longdouble) - exact)
+def short(data):
+    """The dtype, if it has 16 bits."""
+    return data if dtype(data).itemsize == 2 else None
 
 
 def sum_errors(gamma_sum, beta_sum, want, data, vector=None, parts=1):
-    """{output: Error} of sums rounded to `vector` (None: to doubles, which is not counted).
-
-    `parts` is the number of partial sums that were added up in float64.
-    """
-    u = np.longdouble(unit(arithmetic(data)))
-    k = SUM[data] + (parts - 1 if data == "float64" else 0)
-    gamma_bound = k * u * abs(want.gamma_terms).sum(axis=1)
-    gamma_bound = gamma_bound + smallest(data) * (UNDERFLOW + want.gamma_tiny)
-    beta_bound = k * u * abs(want.beta_terms).sum(axis=1)
+    """{output: Error} of sums rounded to `vector` (None: to doubles, which is not counted)."""
+    bounds = sum_bounds(want, data, parts)
     return {
-        name: Error(distance(got, exact), half_ulp(exact, vector) if vector else 0 * bound, bound)
-        for name, got, exact, bound in (
-            ("diff_gamma", gamma_sum, want.diff_gamma, gamma_bound),
-            ("diff_beta", beta_sum, want.diff_beta, beta_bound),
-        )
+        "diff_gamma": error_of(gamma_sum, want.diff_gamma, bounds["diff_gamma"], vector),
+        "diff_beta": error_of(beta_sum, want.diff_beta, bounds["diff_beta"], vector),
     }
 
 
 def errors(grads, want, data, vector, *, is_training=True, parts=1):
-    """{output: Error} of a whole gradient; `parts` as in sum_errors."""
-    u = np.longdouble(unit(arithmetic(data)))
-    k = SUM[data] + (parts - 1 if data == "float64" else 0)
-    a = DIFF_SRC if is_training else FROZEN_DIFF_SRC
-    bound = u * (a * want.diff_src_terms + k * want.diff_src_sums)
-    bound = bound + UNDERFLOW * smallest(data) * want.diff_src_tiny
-    short = dtype(data).itemsize == 2
-    rounded = half_ulp(want.diff_src, data) if short else 0 * bound
+    """{output: Error} of a whole gradient."""
+    bound = gradient_bounds(want, data, is_training=is_training, parts=parts)["diff_src"]
     return {
-        "diff_src": Error(distance(grads.diff_src, want.diff_src), rounded, bound),
+        "diff_src": error_of(grads.diff_src, want.diff_src, bound, short(data)),
         **sum_errors(grads.diff_gamma, grads.diff_beta, want, data, vector, parts),
     }
 
@@ -98,39 +69,16 @@ def errors(grads, want, data, vector, *, is_training=True, parts=1):
 
 def statistics_errors(mean, variance, want, data, vector="float64", parts=1):
     """{output: Error} of a batch's mean and variance, rounded to `vector`; merged from `parts`."""
-    u, least = np.longdouble(unit(arithmetic(data))), smallest(data)
-    merged = parts > 1
-    of_mean = MEAN * (MERGED_MEAN if merged else 1)
-    of_variance = MERGED_VARIANCE * VARIANCE + 2 * parts if merged else VARIANCE
-    low = np.longdouble(u * u if data == "float64" else 2.0**-53) * abs(want.mean) * parts * merged
-    bounds = {
-        "mean": of_mean * u * want.deviation + 2 * low,
-        "variance": of_variance * u * want.variance + 4 * low * want.deviation,
-    }
-    bounds = {name: bound + UNDERFLOW * parts * least for name, bound in bounds.items()}
+    bounds = statistics_bounds(want, data, parts)
     return {
-        name: Error(distance(got, exact), half_ulp(exact, vector), bounds[name])
+        name: error_of(got, exact, bounds[name], vector)
         for name, got, exact in (("mean", mean, want.mean), ("variance", variance, want.variance))
     }
 
 
-def dst_error(dst, want, data, axis, *, from_batch=True, added=False):
-    """The Error of a dst; `from_batch`: with the batch's own statistics; `added`: with src_1."""
-    u = np.longdouble(unit(arithmetic(data)))
-    product, shift = DST_PRODUCT + added, DST_SHIFT + added
-
-    def by_channel(vector):  # in a shape that broadcasts with dst
-        return np.moveaxis(vector.reshape(-1, *[1] * (dst.ndim - 1)), 0, axis)
-
-    bound = u * (1 + 8 * u) * (product * want.product_terms + shift * want.shift_terms)
-    if from_batch:
-        bound = bound + MEAN * u * by_channel(want.scale * want.deviation)
-        if arithmetic(data) == "float64":  # the mean is rounded to a double
-            bound = bound + u * by_channel(want.scale * abs(want.mean))
-        bound = bound + VARIANCE / 2 * u * by_channel(want.spread) * want.product_terms
-    bound = bound + UNDERFLOW * smallest(data) * (1 + by_channel(want.scale) + want.distances)
-    rounded = half_ulp(want.dst, data) if dtype(data).itemsize == 2 else 0 * bound
-    return Error(distance(dst, want.dst), rounded, bound)
+def dst_error(dst, want, data, axis, **how):
+    """The Error of a dst; the options are those of dst_bound."""
+    return error_of(dst, want.dst, dst_bound(want, data, axis, **how), short(data))
 
 
 def forward_errors(found, want, data, axis, *, added=False):
@@ -162,16 +110,11 @@ def running_errors(found, old, new, factor, want, data, *, vector, count=None, c
 
 def second_errors(found, want, data, vector):
     """{result: Error} of a double backward."""
-    computed = arithmetic(data)
-    u, least = np.longdouble(unit(computed)), smallest(data)
-    kinds = [data if dtype(data).itemsize == 2 else None] * 2 + [vector]
+    bounds = second_bounds(want, data)
+    kinds = [short(data)] * 2 + [vector]
     return {
-        name: Error(
-            distance(getattr(found, name), true),
-            half_ulp(true, kind) if kind else 0 * terms,
-            SECOND[computed] * (u * terms + least),
-        )
-        for name, true, terms, kind in zip(found._fields, want[:3], want[3:], kinds, strict=True)
+        name: error_of(getattr(found, name), getattr(want, name), bounds[name], kind)
+        for name, kind in zip(bounds, kinds, strict=True)
     }
 
 

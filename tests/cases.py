@@ -7,13 +7,9 @@ import numpy as np
 
 import bn_ext
 from bn_ext import _core
+from bn_ext._reference.limits import arithmetic
 
 DATA_DTYPES = list(_core.DTYPES)
-
-
-def arithmetic(name):
-    """The type of the arithmetic on data of this dtype."""
-    return "float64" if name == "float64" else "float32"
 
 
 #: (data dtype, vector dtype), as published operators pair them.
@@ -35,17 +31,6 @@ def dtype(name):
 #: A dtype of texts; in NumPy 2, one of those that have no byte order.
 TEXTS = getattr(np.dtypes, "StringDType", lambda: np.dtype("U1"))()
 SHORT = [name for name in DATA_DTYPES if dtype(name).itemsize == 2]
-
-
-def unit(name):
-    """Half the spacing of numbers at 1: the u of the error bounds."""
-    return float(ml_dtypes.finfo(dtype(name)).eps) / 2
-
-
-def half_ulp(values, name):
-    """At least half the spacing of a dtype's numbers around values."""
-    smallest = float(ml_dtypes.finfo(dtype(name)).smallest_subnormal)
-    return np.maximum(abs(values) * unit(name), smallest / 2)
 
 
 def bits(array):

@@ -11,10 +11,11 @@ from typing import NamedTuple
 import bounds
 import ml_dtypes
 import numpy as np
-import reference
-from cases import FORMATS, INPUTS, arithmetic, dtype, unit
+from cases import FORMATS, INPUTS, dtype
 
 import bn_ext
+from bn_ext._reference import formulas as reference, limits
+from bn_ext._reference.limits import arithmetic, unit
 
 #: form: (data_format, leading axes, trailing axes, channels); the axes depend on the itemsize.
 #: Each column has at least a group of eight blocks of four rows, if its form allows that.
@@ -225,33 +226,13 @@ def limit(name):
     return np.float64(ml_dtypes.finfo(dtype(name)).max) / 2
 
 
-def tops(data):
-    """No intermediate value may reach this; for float64, pairs of doubles need room above it."""
-    return 2.0**996 if data == "float64" else 2.0**127
-
-
-def rstd_of(p):
-    """1 / sqrt(variance + epsilon), from the given variance."""
-    return 1 / np.sqrt(p.variance.astype(np.longdouble) + np.longdouble(p.epsilon))
-
-
 def fits(p, want, data, vector):
     """(C,): True where the gradient's bounds are promised, as nothing comes near overflow."""
-    wide = np.longdouble
-    top = tops(data)
-    m = p.src.shape[1]
-    rstd = rstd_of(p)
-    scale = abs(p.gamma.astype(wide)) * rstd
-    x = abs(p.src.astype(wide)).max(axis=1) + abs(p.mean.astype(wide))
-    dy = abs(want.beta_terms).sum(axis=1)
-    product = abs(want.gamma_terms).sum(axis=1)
-    bracket = dy + x * rstd * product
-    largest = np.stack([
-        x, dy, rstd, scale, product, product / rstd, product * rstd, bracket, scale * bracket,
-    ])  # fmt: skip
-    good = (largest < top).all(axis=0)
-    if data == "float64":
-        good &= (rstd**2 < top) & (rstd**2 > 1 / wide(top))
+    m, scale = p.src.shape[1], abs(p.gamma.astype(np.longdouble)) * limits.rstd_of(p)
+    dy, product = (abs(a).sum(axis=1) for a in (want.beta_terms, want.gamma_terms))
+    x = abs(p.src.astype(np.longdouble)).max(axis=1) + abs(p.mean.astype(np.longdouble))
+    bracket = dy + x * limits.rstd_of(p) * product
+    good = limits.gradient_holds(p, want, data)
     for values, name in (
         (scale * abs(want.beta_terms).max(axis=1) + scale * bracket / m, data),
         (want.diff_gamma, vector),
@@ -262,49 +243,18 @@ def fits(p, want, data, vector):
 
 
 def fits_forward(p, want, form, data):
-    """(C,): True where a forward pass's bounds are promised, as no value comes near overflow, and
-    what a variance loses to underflow does not matter.
-    """
-    wide = np.longdouble
-    spread = want.variance + wide(p.epsilon)
-    x = abs(p.src.astype(wide)).max(axis=1) + abs(want.mean)
+    """(C,): The same for a forward pass."""
     sizes = by_channel(want.product_terms + want.shift_terms, form).max(axis=1)
-    largest = np.stack([x, want.scale, sizes, spread])
-    good = (largest < tops(data)).all(axis=0) & (
-        spread > 2.0**16 / unit(arithmetic(data)) * bounds.smallest(data)
-    )
-    return good & (sizes < limit(data))
+    return limits.forward_holds(p, want, FORMATS[FORMS[form][0]], data) & (sizes < limit(data))
 
 
 def fits_second(p, want, form, data, vector):
-    """(C,): True where the double backward's bounds are promised, as nothing overflows, and
-    neither products nor factors underflow.
-    """
-    wide = np.longdouble
-    top = wide(2.0**900 if data == "float64" else 2.0**126)
-    mean, gamma, ggg = (
-        a.astype(wide)[:, None] for a in p.arrays(["mean", "gamma", "diff_diff_gamma"])
-    )
-    x, dy, g = (abs(a) for a in (p.src.astype(wide) - mean, *p.arrays(TENSORS[1:])))
-    dy, g, r, m = dy.astype(wide), g.astype(wide), rstd_of(p)[:, None], p.src.shape[1]
-    scale, given = abs(gamma) * r, abs(ggg) * r
-    products = dy * x, g * x, dy * g
-    of = [a.mean(axis=1, keepdims=True) for a in (dy, g, *products)]
-    of_dy, of_g, of_dy_x, of_g_x, of_dy_g = of
-    both, bent = r**2 * of_dy_x * of_g_x, [of_dy * of_g, of_dy_g]
-    factors = [
-        r, r**2, scale, given, *of, r * of_dy_x, r * of_g_x, both, *bent,
-        *(scale * a for a in (of_g, both, *bent)), r * both, *(r * a for a in bent),
-        *(scale * r**2 * a for a in (of_g_x, of_dy_x, both, *bent, of_g_x * of_dy, of_dy_x * of_g)),
-        given * r**2 * of_dy_x, given * of_dy,
-    ]  # fmt: skip
-    good = np.ones(len(x), bool)
-    for sizes in (*products, *factors):
-        good &= ((sizes == 0) | ((sizes > 1 / top) & (sizes * m < top))).all(axis=1)
+    """(C,): The same for the double backward."""
+    good = limits.second_holds(p, want, data)
     terms = [by_channel(a, form).max(axis=1) for a in want[3:5]]
     for values, name in ((terms[0], data), (terms[1], data), (want.diff_gamma_terms, vector)):
         good &= values < limit(name)
-    return good & (x.max(axis=1) < top)
+    return good
 
 
 def computed(p, form, names, function, wanted, **options):
@@ -359,7 +309,7 @@ def statistics(p, form, data, vector):
     functions = statistics_of, reference.batch_norm_training
     want, found = computed(p, form, ["src"], *functions)
     errors = bounds.statistics_errors(found.mean, found.variance, want, data)
-    return errors, want.variance < tops("float64") / p.src.shape[1]
+    return errors, want.variance < limits.tops("float64") / p.src.shape[1]
 
 
 def inference(p, form, data, vector):

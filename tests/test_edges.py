@@ -8,12 +8,12 @@ import itertools
 import members
 import numpy as np
 import pytest
-import reference
 from cases import DTYPES, EPSILON, FORMATS, INPUTS, Family, Problem, all_bits, dtype, shape
 from members import MEMBERS, SECOND
 from sheets import SHEETS
 
 import bn_ext
+from bn_ext._reference import formulas as reference
 from bn_ext.specs import onednn_graph, tensorflow
 
 pytestmark = pytest.mark.quick

@@ -1,17 +1,19 @@
 """The formulas: examples/plain_loop.py says, in three nested loops, what they compute.
 
-The loops are compared with tests/reference.py. It computes the same for whole arrays, and also the
-terms of the error bounds. test_backward.py compares the package with the reference. For the rest of
-the family, finite differences and exact integer moments check the reference.
+The loops are compared with bn_ext/_reference/formulas.py, the reference. It computes the same for
+whole arrays, and also the terms of the error bounds. test_backward.py compares the package with the
+reference. For the rest of the family, finite differences and exact integer moments check it.
 """
 
 import numpy as np
 import pytest
-import reference
-from bounds import distance, reference_of
+from bounds import reference_of
 from cases import EPSILON, FORMATS, Family, Problem, shape
 from needs import needs_long_double
 from tree import ROOT, load
+
+from bn_ext._reference import formulas as reference
+from bn_ext._reference.limits import distance
 
 pytestmark = pytest.mark.quick
 

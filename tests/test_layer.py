@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import reference
 from cases import DATA_DTYPES, EPSILON, FORMATS, SHORT, TEXTS, Family, all_bits, bits, dtype
 
 import bn_ext
+from bn_ext._reference import formulas as reference
 
 pytestmark = pytest.mark.quick
 

@@ -4,13 +4,13 @@ import tracemalloc
 
 import numpy as np
 import pytest
-import reference
 from bounds import assert_near
 from cases import DATA_DTYPES, DTYPES, FORMATS, Problem, all_bits, full_order, placed
 from members import MEMBERS, problem
 
 import bn_ext
 from bn_ext import _core
+from bn_ext._reference import formulas as reference
 
 pytestmark = pytest.mark.quick
 

@@ -9,21 +9,14 @@ import cases
 import hostile_data
 import numpy as np
 import pytest
-import reference
-from bounds import (
-    MEAN,
-    MERGED_MEAN,
-    errors,
-    reference_of,
-    second_errors,
-    statistics_errors,
-    sum_errors,
-)
-from cases import DATA_DTYPES, DTYPES, FORMATS, INPUTS, SHORT, Problem, arithmetic, shape, unit
+from bounds import errors, reference_of, second_errors, statistics_errors, sum_errors
+from cases import DATA_DTYPES, DTYPES, FORMATS, INPUTS, SHORT, Problem, shape
 from needs import needs_long_double
 
 import bn_ext
 from bn_ext import BatchNormGradients
+from bn_ext._reference import formulas as reference
+from bn_ext._reference.limits import MEAN, MERGED_MEAN, arithmetic, unit
 
 pytestmark = needs_long_double
 

@@ -9,7 +9,6 @@ from types import FunctionType
 
 import numpy as np
 import pytest
-import reference
 from bounds import dst_error
 from cases import EPSILON, Family, all_bits, bits
 from needs import needs_long_double
@@ -17,6 +16,7 @@ from refusals import check_refused
 from sheets import CARRIERS, SHEETS, Untouchable, WithArray
 
 import bn_ext
+from bn_ext._reference import formulas as reference
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
 
 pytestmark = pytest.mark.quick

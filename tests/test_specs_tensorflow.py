@@ -4,11 +4,11 @@ import inspect
 
 import numpy as np
 import pytest
-import reference
-from bounds import distance
-from cases import EPSILON, Family, all_bits, bits, half_ulp
+from cases import EPSILON, Family, all_bits, bits
 from sheets import forward_of
 
+from bn_ext._reference import formulas as reference
+from bn_ext._reference.limits import distance, half_ulp
 from bn_ext.specs import tensorflow
 
 pytestmark = pytest.mark.quick

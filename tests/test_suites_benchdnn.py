@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import reference
 from cases import FORMATS, dtype
 from judged import judge
 
 import bn_ext
+from bn_ext._reference import formulas as reference
 
 pytestmark = pytest.mark.suites
 

@@ -1,9 +1,10 @@
-"""The command line: `bn-ext info`, `bn-ext verify`, `bn-ext bench`.
+"""The command line: `bn-ext info`, `bn-ext verify`, `bn-ext bench`, `bn-ext cases`, `bn-ext check`.
 
 commands.py   the commands, their options, and their exit status
 info.py       what is in use here
 verify.py     are the bits what they must be?
 bench.py      rows: measured, shown and written
+reference.py  cases for other implementations, and their check
 progress.py   how far that is
 usage.py      conversion of arguments, and error messages
 """

@@ -10,14 +10,16 @@ import bn_ext
 from bn_ext._bench.peers import PEERS
 from bn_ext._cli.bench import BENCH, WORDS, add_options, bench
 from bn_ext._cli.info import INFO, info
+from bn_ext._cli.reference import CASES, CHECK, add_kinds, cases, check
 from bn_ext._cli.usage import UsageError
 from bn_ext._cli.verify import VERIFY, verify
 
 __all__ = ["run"]
 
-EXIT = """Exit status: 0 on success; 1 if verify found a wrong bit; 2 for wrong usage (with no
-command, this help is printed), a missing package, a file that cannot be written or too little
-memory; 130 if interrupted, or if the reader of the output closed the pipe."""
+EXIT = """Exit status: 0 on success; 1 if verify found a wrong bit, or check a wrong result; 2 for
+wrong usage (with no command, this help is printed), a missing package, a file that cannot be read
+or written or too little memory; 130 if interrupted, or if the reader of the output closed the
+pipe."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,11 +36,12 @@ def parser() -> Parser:
     top = Parser(
         prog="bn-ext",
         description="Batch normalization and its gradients for NumPy arrays: show what is in use "
-        "here, check that results have the same bits as on other CPUs, measure the speed.",
+        "here, check that results have the same bits as on other CPUs, measure the speed, check "
+        "kernels of your own.",
         epilog=EXIT,
     )
     top.add_argument("-V", "--version", action="version", version=f"bn_ext {bn_ext.__version__}")
-    commands = top.add_subparsers(dest="command", metavar="{info,verify,bench}")
+    commands = top.add_subparsers(dest="command", metavar="{info,verify,bench,cases,check}")
 
     def add_command(run: Callable[..., int], said: str, **more: Any) -> Any:
         command = commands.add_parser(run.__name__, help=said, **more)
@@ -62,6 +65,16 @@ def parser() -> Parser:
         help="write the measurements to FILE as JSON; with -, to standard output, and the table "
         "to standard error")  # fmt: skip
     add("--plot", metavar="FILE", help="draw the medians to FILE, such as bench.png")
+
+    add = add_command(cases, "write cases for kernels of your own as files", description=CASES)
+    add("folder", metavar="DIR", help="where to write them")
+    add_kinds(add, several=True)
+
+    add = add_command(check, "check results, or a Python function", description=CHECK)
+    add("what", metavar="DIR|MODULE:FUNCTION", help="the folder, or the function")
+    add_kinds(add, several=False)
+    add("--narrow", action="store_true", help="results may have a narrower dtype than the data")
+    add("--limit", type=float, default=1.0, help="the largest error that passes (default: 1)")
     return top
 
 

@@ -6,9 +6,15 @@ examples/plain_loop.py has the same formulas as loops, element by element; test_
 the two.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+__all__ = [
+    "Normalized", "Reference", "Second", "as_subtracted", "batch_norm_backward",
+    "batch_norm_double_backward", "batch_norm_inference", "batch_norm_training", "by_channel",
+    "gate", "running",
+]  # fmt: skip
 
 
 class Reference(NamedTuple):
@@ -53,7 +59,7 @@ class Second(NamedTuple):
     diff_gamma_terms: np.ndarray
 
 
-def by_channel(array, axis):
+def by_channel(array: Any, axis: int) -> Any:
     """(C, M): one row per channel."""
     array = np.moveaxis(array, axis, 0)
     return array.reshape(array.shape[0], -1)
@@ -255,7 +261,7 @@ def batch_norm_double_backward(
         return diff_src, diff_diff_dst, diff_gamma
 
     found = of(xhat, dy, ggx, ggg, ggb, gamma, -1, accurate_sum)
-    terms = size_of_xc(src, x, mean) * r, *map(abs, (dy, ggx, ggg, ggb, gamma))
+    terms = [size_of_xc(src, x, mean) * r, *map(abs, (dy, ggx, ggg, ggb, gamma))]
     sizes = of(*terms, 1, lambda a: a.sum(axis=1, keepdims=True))
 
     def back(diff_src, diff_diff_dst, diff_gamma):

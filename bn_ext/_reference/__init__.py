@@ -1,0 +1,1 @@
+"""The exact results, their limits, and the cases that bn_ext.testing runs."""

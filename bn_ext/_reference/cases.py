@@ -1,0 +1,345 @@
+"""The standard cases: data on which kernels go wrong, for every operation."""
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bn_ext._bench.problems import dtype_of
+from bn_ext._reference import formulas, limits
+
+__all__ = ["OPERANDS", "RESULTS", "TENSORS", "Case", "Kind", "drawn", "standard_cases"]
+
+Array = NDArray[Any]
+
+#: {operation: the arrays that a function gets by position}
+OPERANDS = {
+    "training": ("src", "gamma", "beta"),
+    "inference": ("src", "mean", "variance", "gamma", "beta"),
+    "backward": ("src", "diff_dst", "mean", "variance", "gamma"),
+    "double_backward": (
+        "src", "diff_dst", "mean", "variance", "gamma",
+        "diff_diff_src", "diff_diff_gamma", "diff_diff_beta",
+    ),
+}  # fmt: skip
+#: {operation: its results, of which a function may return the first alone}
+RESULTS = {
+    "training": ("dst", "mean", "variance"),
+    "inference": ("dst",),
+    "backward": ("diff_src", "diff_gamma", "diff_beta"),
+    "double_backward": ("diff_src", "diff_diff_dst", "diff_gamma"),
+}
+#: Arrays of src's shape.
+TENSORS = {
+    "src", "diff_dst", "diff_diff_src", "src_1", "dst", "diff_src", "diff_diff_dst", "diff_src_1"
+}  # fmt: skip
+#: {dtype: exponents near the ends of what src, diff_dst and gamma may be}
+EXPONENTS = {
+    "float32": {"src": (60, -50), "diff_dst": (105, -140), "gamma": (100, -100)},
+    "float64": {"src": (480, -480), "diff_dst": (900, -1060), "gamma": (800, -800)},
+    "float16": {"src": (11, -10), "diff_dst": (9, -18), "gamma": (7, -8)},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of a function."""
+
+    name: str
+    operation: str
+    arrays: dict[str, Array | None]
+    epsilon: float = 1e-5
+    data_format: str = "NXC"
+    is_training: bool = True
+    relu: bool = False
+    add: bool = False
+    #: Is the variance also a result divided by max(M - 1, 1)?
+    unbiased: bool = False
+    #: What else is passed by name: src_1 forward, dst backward.
+    more: dict[str, Array] = field(default_factory=dict)
+
+    @property
+    def axis(self) -> int:
+        return 1 if self.data_format == "NCX" else -1
+
+    @property
+    def data(self) -> str:
+        """The dtype of the data."""
+        src = self.arrays["src"]
+        assert src is not None
+        return src.dtype.name
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        more = ("diff_src_1",) * (self.add and self.operation == "backward")
+        more += ("unbiased_variance",) * (self.unbiased and self.operation == "training")
+        return (*RESULTS[self.operation], *more)
+
+    def exact(self) -> tuple[dict[str, Any], dict[str, Any], Any]:
+        """The exact results, the bounds of their errors beyond half an ulp, and for each channel
+        whether it can be judged: nothing comes near overflow, or an operand is not finite, and then
+        so are the right results.
+        """
+        given = {name: self.arrays[name] for name in OPERANDS[self.operation]}
+        how: dict[str, Any] = {"epsilon": self.epsilon, "axis": self.axis, "wide": np.longdouble}
+        forward = self.operation in ("training", "inference")
+        if forward:
+            how |= {"src_1": self.more.get("src_1"), "relu": self.relu}
+        else:
+            how["is_training"] = self.is_training
+        if self.relu and not forward:
+            how["gate"] = formulas.gate(self.more["dst"])
+        with np.errstate(all="ignore"):
+            want: Any = getattr(formulas, f"batch_norm_{self.operation}")(*given.values(), **how)
+            p = self._by_channel(given)
+            if forward:
+                from_batch = self.operation == "training"
+                bounds = limits.statistics_bounds(want, self.data) if from_batch else {}
+                bounds["dst"] = limits.dst_bound(
+                    want, self.data, self.axis, from_batch=from_batch, added=self.add
+                )
+                good = limits.forward_holds(p, want, self.axis, self.data)
+                rstd = want.scale
+            elif self.operation == "backward":
+                bounds = limits.gradient_bounds(want, self.data, is_training=self.is_training)
+                bounds["diff_src_1"] = np.zeros(want.diff_src.shape)
+                good, rstd = limits.gradient_holds(p, want, self.data), limits.rstd_of(p)
+            else:
+                bounds = limits.second_bounds(want, self.data)
+                good, rstd = limits.second_holds(p, want, self.data), np.ones(len(p.src))
+            # diff_diff_* times Inf: specifications differ.
+            special = np.isnan if self.operation == "double_backward" else _not_finite
+            good |= special(rstd)
+            for a in (*vars(p).values(), *map(self._rows, self.more.values())):
+                if np.ndim(a):
+                    good |= special(a.astype(np.longdouble)).reshape(len(a), -1).any(axis=1)
+            values = want._asdict()
+            if self.operation == "training":
+                if not p.src.size:  # specifications differ in statistics of nothing
+                    good[:] = False
+                m = np.longdouble(p.src.shape[1])
+                for found in (values, bounds):
+                    found["unbiased_variance"] = found["variance"] * (m / np.maximum(m - 1, 1))
+        values = {name: values[name] for name in self.results}
+        return values, {name: bounds[name] for name in self.results}, good
+
+    def _rows(self, array: Array) -> Array:
+        rows: Array = formulas.by_channel(array, self.axis)
+        return rows
+
+    def _by_channel(self, given: dict[str, Array | None]) -> Any:
+        """The operands as bn_ext._reference.limits takes them."""
+        found: dict[str, Any] = {"epsilon": self.epsilon}
+        channels = self._rows(given["src"]).shape[0]  # type: ignore[arg-type]
+        for name, array in given.items():
+            if array is None:
+                array = np.full(channels, float(name == "gamma"))
+            found[name] = self._rows(array) if name in TENSORS else array
+        return SimpleNamespace(**found)
+
+
+def _not_finite(array: Any) -> Any:
+    return ~np.isfinite(array)
+
+
+# ---- data ----------------------------------------------------------------------------
+
+
+class Draw(SimpleNamespace):
+    """The arrays of a case, channels last, as doubles (their dtype's range aside)."""
+
+    def statistics(self) -> None:
+        """Mean and variance of src, in case it was changed."""
+        with np.errstate(all="ignore"):
+            x = self.src.astype(self.dtype).astype(np.longdouble).reshape(-1, self.src.shape[-1])
+            self.mean = x.mean(axis=0) if len(x) else np.zeros(x.shape[1])
+            self.variance = x.var(axis=0) if len(x) else np.ones(x.shape[1])
+
+
+def drawn(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Draw:
+    """Random numbers whose sums do not cancel, so that an error in them shows."""
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    channels = shape[-1]
+    src, noise, more, g, src_1 = rng.standard_normal((5, *shape))
+    draw = Draw(
+        rng=rng, dtype=dtype, epsilon=1e-5, src=src + 1, src_1=src_1, diff_diff_src=g + 0.5,
+        diff_dst=np.copysign(noise, src) + 1 + more,
+        gamma=np.resize([-1, 1, 1], channels) * rng.uniform(0.5, 2, channels),
+        beta=rng.standard_normal(channels), diff_diff_gamma=rng.standard_normal(channels) + 1,
+        diff_diff_beta=rng.standard_normal(channels),
+    )  # fmt: skip
+    return draw
+
+
+def _scaled(name: str, end: int) -> Callable[[Draw], None]:
+    def change(draw: Draw) -> None:
+        kind = "float32" if draw.dtype.name == "bfloat16" else draw.dtype.name
+        exponent = EXPONENTS[kind][name][end]
+        if draw.operation == "double_backward":  # it has products of three factors
+            exponent //= 3
+        setattr(draw, name, np.ldexp(getattr(draw, name), exponent))
+        if name == "src" and end == 1:
+            draw.epsilon = 0.0
+
+    return change
+
+
+def _marked(name: str, value: float) -> Callable[[Draw], None]:
+    def change(draw: Draw) -> None:
+        getattr(draw, name)[2, ..., 1] = value
+
+    return change
+
+
+def _set(**values: Any) -> Callable[[Draw], None]:
+    """Set arrays; callables are given the draw."""
+
+    def change(draw: Draw) -> None:
+        for name, value in values.items():
+            setattr(draw, name, value(draw) if callable(value) else value)
+
+    return change
+
+
+def _spread(draw: Draw) -> None:
+    octaves = 12 if draw.dtype.name == "float16" else 60
+    draw.src = draw.src * np.exp2(draw.rng.uniform(-octaves / 2, 0, draw.src.shape))
+    draw.diff_dst = draw.diff_dst * np.exp2(draw.rng.uniform(-octaves / 2, 0, draw.src.shape))
+
+
+def _swallowed(draw: Draw) -> None:
+    """Each small term makes a float sum lose almost half an ulp of the first one."""
+    u = limits.unit(limits.arithmetic(draw.dtype.name))
+    draw.diff_dst = np.full(draw.src.shape, 0.99 * max(u, 2.0**-24))
+    draw.diff_dst[0] = 1
+
+
+def _constant(draw: Draw) -> None:
+    draw.src[:, ::2] = [0.1, -7, 1000]
+
+
+#: name: (shape, what changes, or None); the cases for all operations that have what is changed.
+RECIPES: dict[str, tuple[tuple[int, ...], Callable[[Draw], None] | None]] = {
+    "two axes": ((64, 5), None),
+    "three axes": ((9, 4, 3), None),
+    "four axes": ((5, 4, 3, 6), None),
+    "five axes": ((2, 3, 4, 2, 5), None),
+    "without gamma": ((31, 4), _set(gamma=None, beta=None)),
+    "one row": ((1, 8), None),
+    "two rows": ((2, 8), None),
+    "three rows": ((3, 8), None),
+    "127 rows": ((127, 2), None),
+    "100 000 rows": ((100_000, 3), None),
+    "one channel": ((70, 1), None),
+    "133 channels": ((3, 133), None),
+    "empty batch": ((0, 5), None),
+    "no positions": ((3, 0, 5), None),
+    "mean of 1000 deviations": ((60, 3), _set(src=lambda d: d.src + 1000)),
+    "mean of -30 deviations": ((60, 3), _set(src=lambda d: d.src - 30)),
+    "epsilon 0": ((33, 3), _set(epsilon=0.0)),
+    "epsilon 0.5": ((33, 3), _set(epsilon=0.5)),
+    "variance near epsilon": ((33, 3), _set(src=lambda d: d.src / 256)),
+    "constant channels": ((41, 5), _constant),
+    "zero and negative gamma": ((40, 4), _set(gamma=np.array([0.0, -1.5, -0.0, 2.0]))),
+    "numbers of many sizes": ((60, 3), _spread),
+    "large src": ((150, 2), _scaled("src", 0)),
+    "small src": ((33, 3), _scaled("src", 1)),
+    "large diff_dst": ((60, 3), _scaled("diff_dst", 0)),
+    "small diff_dst": ((33, 3), _scaled("diff_dst", 1)),
+    "large gamma": ((33, 3), _scaled("gamma", 0)),
+    "small gamma": ((33, 3), _scaled("gamma", 1)),
+    "diff_dst like xhat": (
+        (60, 3), _set(diff_dst=lambda d: (d.src - d.src.mean(0)) / d.src.std(0)),
+    ),
+    "diff_dst that cancels": (
+        (60, 3), _set(diff_dst=lambda d: abs(d.diff_dst) * np.resize([[1], [-1]], (60, 1))),
+    ),
+    "one large diff_dst": ((20_000, 2), _swallowed),
+    "NaN in src": ((33, 3), _marked("src", np.nan)),
+    "NaN in diff_dst": ((33, 3), _marked("diff_dst", np.nan)),
+    "Inf in src": ((33, 3), _marked("src", np.inf)),
+    "-Inf in diff_dst": ((33, 3), _marked("diff_dst", -np.inf)),
+}  # fmt: skip
+LARGE = 10_000  # rows; quick runs have fewer
+#: Cases that say something only where an operation has this array.
+NEEDS = {name: "diff_dst" for name in RECIPES if "diff_dst" in name}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the cases of one run have in common."""
+
+    operation: str
+    data_format: str = "NXC"
+    is_training: bool = True
+    relu: bool = False
+    add: bool = False
+    unbiased: bool = False
+    #: The dtype of vectors; "": that of the arithmetic.
+    vectors: str = ""
+    #: The numbers of axes that are allowed; if empty, any.
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def frozen(self) -> bool:
+        return self.operation == "inference" or not self.is_training
+
+    def case(self, name: str, draw: Draw) -> Case:
+        """The case of these arrays."""
+        kind, operation = draw.dtype, self.operation
+        number = dtype_of(self.vectors or limits.arithmetic(kind.name))
+        shape = draw.src.shape
+        if self.ranks and len(shape) not in self.ranks:
+            shape = (shape[0], *[1] * (min(self.ranks) - len(shape)), *shape[1:])
+
+        def cast(name: str) -> Array | None:
+            array = getattr(draw, name)
+            if array is None or name not in TENSORS:
+                return None if array is None else array.astype(number)
+            whole: Array = array.astype(kind).reshape(shape)
+            moved = np.moveaxis(whole, -1, 1) if self.data_format == "NCX" else whole
+            return np.ascontiguousarray(moved)
+
+        with np.errstate(all="ignore"):
+            case = Case(
+                name, operation, {name: cast(name) for name in OPERANDS[operation]}, draw.epsilon,
+                self.data_format, self.is_training, self.relu, self.add, self.unbiased,
+            )  # fmt: skip
+            src_1 = cast("src_1") if self.add else None
+            more = {} if src_1 is None else {"src_1": src_1}
+            if operation in ("training", "inference"):
+                return replace(case, more=more)
+            if not self.relu:
+                return case
+            forward = "inference" if self.frozen else "training"
+            before = {**case.arrays, "beta": cast("beta")}
+            passed = replace(case, operation=forward, arrays=before, more=more)
+            return replace(case, more={"dst": passed.exact()[0]["dst"].astype(kind)})
+
+
+def standard_cases(
+    kind: Kind, dtype: str = "float32", *, quick: bool = False, skip: Sequence[str] = ()
+) -> Iterator[Case]:
+    """The cases with data of this dtype, but those whose names contain a word of `skip`."""
+    for name, (shape, change) in RECIPES.items():
+        if NEEDS.get(name, "src") not in OPERANDS[kind.operation] or (quick and shape[0] >= LARGE):
+            continue
+        if kind.operation == "double_backward" and "Inf" in name:  # specifications differ
+            continue
+        if kind.ranks and len(shape) > max(kind.ranks):
+            continue
+        if any(word in name for word in skip):
+            continue
+        draw = drawn(name, shape, dtype_of(dtype))
+        draw.operation = kind.operation
+        if change:
+            change(draw)
+        draw.statistics()
+        if kind.frozen:  # those of other data
+            draw.mean = draw.mean + draw.variance**0.5 / 3
+            draw.variance = draw.variance * 1.25
+        yield kind.case(f"{name}, {dtype}", draw)

@@ -1,0 +1,229 @@
+"""How far a result may be from the exact one: the bounds of docs/numerics.md, and where they hold.
+
+Each function takes what bn_ext._reference.formulas returned, `want`, and gives bounds on what is
+beyond half an ulp of the result.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bn_ext._reference import formulas
+
+__all__ = [
+    "DST_PRODUCT", "DST_SHIFT", "FORMATS", "MEAN", "MERGED_MEAN",
+    "SECOND", "SUM", "VARIANCE", "arithmetic",
+    "distance", "dst_bound", "forward_holds", "gradient_bounds", "gradient_holds", "half_ulp",
+    "second_bounds", "second_holds", "smallest", "statistics_bounds", "sum_bounds", "tops", "unit",
+]  # fmt: skip
+
+#: Roundings on the longest path from exact operands to diff_src, in training and with frozen
+#: statistics, plus one for terms of higher order.
+DIFF_SRC, FROZEN_DIFF_SRC = 8, 3
+#: The same for sum(dy * xc), where xc is src - mean.
+SUM = {"float32": 12, "float64": 13, "float16": 12, "bfloat16": 12}
+#: What products and coefficients lose to underflow, in units of the smallest number.
+UNDERFLOW = 8
+#: The number of roundings from exact operands to dst. scale * xc has four: in the difference, the
+#: scale, the product and the addition. The shift has two: its own and the addition. src_1 adds one
+#: to each.
+DST_PRODUCT, DST_SHIFT = 4, 2
+#: Bounds of the batch's mean, in units of u sigma, and of its variance, in units of u sigma^2;
+#: sigma is the standard deviation. If the pivot p is at most 2 sigma from the mean, sum(|x - p|) is
+#: at most sqrt(5) M sigma, and sum((x - p)^2) at most 5 M sigma^2. Terms of the first sum are
+#: rounded once, those of the second three times; adding them up takes nine more roundings.
+MEAN = 10 * 5**0.5 + 1
+VARIANCE = 12 * 5 + 2 * 2 * 10 * 5**0.5 + 1
+#: How many times as large the first is for n merged parts, and the second before 2n is added. A
+#: merge rounds the step from the larger part's mean, up to five times. Over all parts, with M
+#: elements, that adds at most 5 sqrt(log2 n) to MEAN and 10 sqrt(2 log2 M) to VARIANCE. Errors of
+#: the parts' means add MEAN to VARIANCE; products and sums of squares, 8 + 2n.
+MERGED_MEAN, MERGED_VARIANCE = 3, 2
+#: The arithmetic's type -> roundings on the longest path to a result of the double backward, plus
+#: one (float64: plus two).
+SECOND = {"float32": 30, "float64": 48}
+
+
+class Format(NamedTuple):
+    """What a floating-point type can hold."""
+
+    unit: float  # half the spacing of numbers at 1: the u of the bounds
+    smallest: float  # the smallest positive number
+    largest: float
+
+
+FORMATS = {
+    "float16": Format(2.0**-11, 2.0**-24, 65504.0),
+    "bfloat16": Format(2.0**-8, 2.0**-133, (2 - 2.0**-7) * 2.0**127),
+    "float32": Format(2.0**-24, 2.0**-149, (2 - 2.0**-23) * 2.0**127),
+    "float64": Format(2.0**-53, 2.0**-1074, (2 - 2.0**-52) * 2.0**1023),
+}
+
+
+def arithmetic(name: str) -> str:
+    """The type of the arithmetic on data of this dtype."""
+    return "float64" if name == "float64" else "float32"
+
+
+def unit(name: str) -> float:
+    return FORMATS[name].unit
+
+
+def half_ulp(values: Any, name: str) -> Any:
+    """At least half the spacing of a dtype's numbers around values."""
+    return np.maximum(abs(values) * unit(name), np.longdouble(FORMATS[name].smallest) / 2)
+
+
+def smallest(data: str) -> Any:
+    """The arithmetic's smallest positive number, as a long double, so that it can be halved."""
+    return np.longdouble(FORMATS[arithmetic(data)].smallest)
+
+
+def distance(got: Any, exact: Any) -> Any:
+    return abs(np.asarray(got).astype(np.longdouble) - exact)
+
+
+# ---- backward -------------------------------------------------------------------------
+
+
+def sum_bounds(want: Any, data: str, parts: int = 1) -> dict[str, Any]:
+    """Bounds of diff_gamma and diff_beta; `parts`: partial sums that were added up in float64."""
+    ku = np.longdouble(unit(arithmetic(data))) * (SUM[data] + (parts - 1) * (data == "float64"))
+    return {
+        "diff_gamma": ku * abs(want.gamma_terms).sum(axis=1)
+        + smallest(data) * (UNDERFLOW + want.gamma_tiny),
+        "diff_beta": ku * abs(want.beta_terms).sum(axis=1),
+    }
+
+
+def gradient_bounds(
+    want: Any, data: str, *, is_training: bool = True, parts: int = 1
+) -> dict[str, Any]:
+    """Bounds of a whole gradient; `parts` as in sum_bounds."""
+    u = np.longdouble(unit(arithmetic(data)))
+    k = SUM[data] + (parts - 1) * (data == "float64")
+    a = DIFF_SRC if is_training else FROZEN_DIFF_SRC
+    bound = u * (a * want.diff_src_terms + k * want.diff_src_sums)
+    bound = bound + UNDERFLOW * smallest(data) * want.diff_src_tiny
+    return {"diff_src": bound, **sum_bounds(want, data, parts)}
+
+
+# ---- forward --------------------------------------------------------------------------
+
+
+def statistics_bounds(want: Any, data: str, parts: int = 1) -> dict[str, Any]:
+    """Bounds of a batch's mean and variance, merged from `parts`."""
+    u, least = np.longdouble(unit(arithmetic(data))), smallest(data)
+    merged = parts > 1
+    of_mean = MEAN * (MERGED_MEAN if merged else 1)
+    of_variance = MERGED_VARIANCE * VARIANCE + 2 * parts if merged else VARIANCE
+    low = np.longdouble(u * u if data == "float64" else 2.0**-53) * abs(want.mean) * parts * merged
+    return {
+        "mean": of_mean * u * want.deviation + 2 * low + UNDERFLOW * parts * least,
+        "variance": of_variance * u * want.variance
+        + 4 * low * want.deviation
+        + UNDERFLOW * parts * least,
+    }
+
+
+def dst_bound(
+    want: Any, data: str, axis: int, *, from_batch: bool = True, added: bool = False
+) -> Any:
+    """The bound of dst; `from_batch`: with the batch's own statistics; `added`: with src_1."""
+    u = np.longdouble(unit(arithmetic(data)))
+    product, shift = DST_PRODUCT + added, DST_SHIFT + added
+
+    def by_channel(vector: Any) -> Any:  # in a shape that broadcasts with dst
+        return np.moveaxis(vector.reshape(-1, *[1] * (want.dst.ndim - 1)), 0, axis)
+
+    bound = u * (1 + 8 * u) * (product * want.product_terms + shift * want.shift_terms)
+    if from_batch:
+        bound = bound + MEAN * u * by_channel(want.scale * want.deviation)
+        if arithmetic(data) == "float64":  # the mean is rounded to a double
+            bound = bound + u * by_channel(want.scale * abs(want.mean))
+        bound = bound + VARIANCE / 2 * u * by_channel(want.spread) * want.product_terms
+    return bound + UNDERFLOW * smallest(data) * (1 + by_channel(want.scale) + want.distances)
+
+
+# ---- backward, once more ----------------------------------------------------------------
+
+
+def second_bounds(want: Any, data: str) -> dict[str, Any]:
+    """Bounds of a double backward."""
+    u, least = np.longdouble(unit(arithmetic(data))), smallest(data)
+    return {
+        name: SECOND[arithmetic(data)] * (u * terms + least)
+        for name, terms in zip(want._fields[:3], want[3:], strict=True)
+    }
+
+
+# ---- where they hold --------------------------------------------------------------------
+# p has tensors of shape (C, M), vectors of shape (C,), and epsilon; results are (C,).
+
+
+def tops(data: str) -> float:
+    """No intermediate value may reach this; for float64, pairs of doubles need room above it."""
+    return 2.0**996 if data == "float64" else 2.0**127
+
+
+def rstd_of(p: Any) -> Any:
+    """1 / sqrt(variance + epsilon), from the given variance."""
+    return 1 / np.sqrt(p.variance.astype(np.longdouble) + np.longdouble(p.epsilon))
+
+
+def gradient_holds(p: Any, want: Any, data: str) -> Any:
+    """Does nothing come near overflow? The size of the results aside."""
+    wide, top = np.longdouble, tops(data)
+    rstd = rstd_of(p)
+    scale = abs(p.gamma.astype(wide)) * rstd
+    x = abs(p.src.astype(wide)).max(axis=1, initial=0) + abs(p.mean.astype(wide))
+    dy = abs(want.beta_terms).sum(axis=1)
+    product = abs(want.gamma_terms).sum(axis=1)
+    bracket = dy + x * rstd * product
+    largest = np.stack([
+        x, dy, rstd, scale, product, product / rstd, product * rstd, bracket, scale * bracket,
+    ])  # fmt: skip
+    good = (largest < top).all(axis=0)
+    if data == "float64":
+        good &= (rstd**2 < top) & (rstd**2 > 1 / wide(top))
+    return good
+
+
+def forward_holds(p: Any, want: Any, axis: int, data: str) -> Any:
+    """Does nothing come near overflow, and what a variance loses to underflow not matter?"""
+    wide = np.longdouble
+    spread = want.variance + wide(p.epsilon)
+    x = abs(p.src.astype(wide)).max(axis=1, initial=0) + abs(want.mean)
+    sizes = want.product_terms + want.shift_terms
+    sizes = formulas.by_channel(sizes, axis).max(axis=1, initial=0)
+    largest = np.stack([x, want.scale, sizes, spread])
+    return (largest < tops(data)).all(axis=0) & (
+        spread > 2.0**16 / unit(arithmetic(data)) * smallest(data)
+    )
+
+
+def second_holds(p: Any, want: Any, data: str) -> Any:
+    """Does nothing overflow, and do neither products nor factors underflow?"""
+    wide = np.longdouble
+    top = wide(2.0**900 if data == "float64" else 2.0**126)
+    mean, gamma, ggg = (a.astype(wide)[:, None] for a in (p.mean, p.gamma, p.diff_diff_gamma))
+    x, dy, g = (
+        abs(a) for a in (p.src.astype(wide) - mean, p.diff_dst.astype(wide),
+                         p.diff_diff_src.astype(wide))
+    )  # fmt: skip
+    r, m = rstd_of(p)[:, None], p.src.shape[1]
+    scale, given = abs(gamma) * r, abs(ggg) * r
+    products = dy * x, g * x, dy * g
+    of = [a.sum(axis=1, keepdims=True) / m for a in (dy, g, *products)]
+    of_dy, of_g, of_dy_x, of_g_x, of_dy_g = of
+    both, bent = r**2 * of_dy_x * of_g_x, [of_dy * of_g, of_dy_g]
+    factors = [
+        r, r**2, scale, given, *of, r * of_dy_x, r * of_g_x, both, *bent,
+        *(scale * a for a in (of_g, both, *bent)), r * both, *(r * a for a in bent),
+        *(scale * r**2 * a for a in (of_g_x, of_dy_x, both, *bent, of_g_x * of_dy, of_dy_x * of_g)),
+        given * r**2 * of_dy_x, given * of_dy,
+    ]  # fmt: skip
+    good = x.max(axis=1, initial=0) < top
+    for sizes in (*products, *factors):
+        good &= ((sizes == 0) | ((sizes > 1 / top) & (sizes * m < top))).all(axis=1)
+    return good
