@@ -77,9 +77,19 @@ def check_forward(
     >>> def forward(src, gamma, beta, epsilon):
     ...     mean, variance = src.mean(axis=0), (src**2).mean(axis=0) - src.mean(axis=0) ** 2
     ...     return gamma * (src - mean) / np.sqrt(variance + epsilon) + beta, mean, variance
-    >>> check_forward(forward, np.ones((4, 3), np.float32) * [1, 2, 3])
+    >>> src = np.random.default_rng(0).standard_normal((64, 3), np.float32)
+    >>> print(check_forward(forward, src))
+    0 of 1 cases fail
+    error/limit  case  result  element  got  expected
+    ...
+
+    The variance is a small difference of large numbers if the mean is far from 0:
+
+    >>> check_forward(forward, src + 1000)
     Traceback (most recent call last):
-    TypeError: ...
+    AssertionError: 1 of 1 cases fail
+    error/limit  case  result  element  got  expected
+           ...  data  mean, variance, dst  [0]  ...  ...
     """
     kind = Kind("training" if is_training else "inference", data_format, is_training, relu, add)
     given = {"src": src, "mean": mean, "variance": variance, "gamma": gamma, "beta": beta}
@@ -248,7 +258,9 @@ def check_double_backward(
     --------
     >>> import bn_ext
     >>> from bn_ext.testing import check_double_backward
-    >>> report = check_double_backward(bn_ext.batch_norm_double_backward, quick=True)
+    >>> from functools import partial
+    >>> mine = partial(bn_ext.batch_norm_double_backward, data_format="NXC")
+    >>> report = check_double_backward(mine, quick=True)
     >>> report.worst.share < 1
     True
     """

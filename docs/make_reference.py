@@ -38,7 +38,7 @@ GROUPS = {
     ),
     "Checking your own kernel": (
         "`import bn_ext.testing`: [how it is used](howto/reference_for_kernels.md).",
-        {"bn_ext.testing": ""},
+        {"bn_ext.testing": "check_forward check_backward check_double_backward"},
     ),
     "The process": (
         "[Memory](howto/memory.md), [threads](howto/threads.md).",

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from fractions import Fraction
 from functools import partial
 from math import isqrt
@@ -12,11 +13,12 @@ from cases import DATA_DTYPES, FORMATS
 from command_line import run as command
 from needs import needs_long_double
 from processes import python
+from tree import ROOT
 
 import bn_ext
 from bn_ext._reference.cases import RECIPES, Kind, standard_cases
 from bn_ext._reference.operators import OPERATORS
-from bn_ext._reference.report import run
+from bn_ext._reference.report import allowance, run
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
 from bn_ext.testing import check_backward, check_double_backward, check_forward
 
@@ -63,7 +65,7 @@ KERNELS = {
     dy = diff_dst.astype(wide)
     rstd = 1 / np.sqrt(variance.astype(wide) + wide(epsilon))
     diff_gamma = (dy * (x - mean) * rstd).sum(axes)
-    return (weight * rstd * dy).astype(number), diff_gamma.astype(vector), dy.sum(axes).astype(vector)
+    return (weight * rstd * dy).astype(number), diff_gamma.astype(vector), dy.sum(axes)
 """,
     "double": HEAD.format(
         arguments="diff_dst, mean, variance, gamma, diff_diff_src, ggg, ggb"
@@ -129,16 +131,11 @@ SPOILED = [
     ("backward", [(RSTD, "1 / np.sqrt(variance + 1e-5)")], "small src", "diff_gamma"),
     ("backward", [(RSTD, RSTD + ".astype('f2')")], "two axes", "diff_gamma, diff_src"),
     ("backward", [("(x - mean) * rstd", "x * rstd")], "mean of -30", "diff_gamma"),
-    ("backward", [("dy.sum(axes)", NAIVE.format("dy"))], "100 000 rows", "diff_beta"),
+    ("backward", [("dy.sum(axes)", NAIVE.format("dy"))], "one large", "diff_beta"),
     ("backward", [("(dy * xhat).sum(axes)", NAIVE.format("(dy * xhat)"))], "100 000", "diff_gamma"),
-    ("backward", [("dy.sum(axes)", "dy.astype(number).cumsum(0)[-1:].sum(axes) if src.ndim == 2 "
-                   "else dy.sum(axes)")], "one large diff_dst", "diff_beta"),
     ("backward", [("weight * rstd * (dy - through)", FOLDED)], "mean of 1000 dev", "diff_src "),
     ("backward", [("dy = diff", "dy = np.nan_to_num(diff_dst).astype(wide) #")], "NaN in diff_dst",
      " diff_gamma, diff_beta, diff_src"),
-    ("backward", [("(x - mean)", "(np.where(np.isnan(x), 0, x) - mean)"), ("axes)", "axes)")],
-     "constant channels", None),
-    ("backward", [("xhat = (", "xhat = (variance > 0) * (")], "one row", None),
     ("backward", [(RSTD, RSTD + " * (variance > 1e-10)")], "small src", "diff_gamma"),
     ("backward", [("dy = diff", "dy = (abs(diff_dst) > 1e-37) * diff")], "small diff_dst",
      "diff_beta"),
@@ -171,7 +168,7 @@ SPOILED = [
     ("forward", [("x.sum(axes) / M", "(src.sum(axes) / src.dtype.type(M))")], "100 000", "mean"),
     ("inference", [("variance.astype(wide)", "x.var(axes)")], "two axes", "dst "),
     ("inference", [("(x - mean) + offset", "x + (offset - weight * rstd * mean).astype(number)")],
-     "mean of 1000", None),
+     "mean of 1000", "dst "),
     ("double", [("3 * of_dy_x", "2 * of_dy_x")], "two axes", "diff_src "),
     ("double", [(" + ggg * r * (dy - of_dy - xhat * of_dy_x)", "")], "two axes", "diff_src "),
     ("double", [("ggg * xhat + ggb", "ggg * xhat")], "two axes", "diff_diff_dst "),
@@ -181,8 +178,9 @@ SPOILED = [
 
 @pytest.mark.parametrize(("name", "changes", "case", "said"), SPOILED)
 def test_spoiled_kernels_are_found_with_the_reason(name, changes, case, said):
+    large = case.startswith(("100 000", "one large"))
     with pytest.raises(AssertionError) as raised:
-        CHECKS[name](kernel_of(name, *changes))
+        CHECKS[name](kernel_of(name, *changes), quick=not large)
     head, _, *lines = str(raised.value).splitlines()
     assert re.match(r"\d+ of \d+ cases fail", head)
     (line,) = (line for line in lines if line.split("  ")[1:] and f"  {case}" in line)
@@ -234,10 +232,10 @@ def test_bn_ext_passes(data, data_format, num_threads):
     how = {"data_format": data_format}
     for name, check in CHECKS.items():
         ours = partial(OURS[name], num_threads=num_threads, **how)
-        report = check(ours, dtypes=[data], **how)
+        report = check(ours, dtypes=[data], quick=num_threads == 1, **how)
         unknown = {each.case.split(",")[0] for each in report.findings if np.isnan(each.share)}
         assert unknown <= {"empty batch", "no positions"}
-    for name in ("forward", "inference", "backward", "frozen"):
+    for name in ("forward", "inference", "backward", "frozen")[num_threads % 2 :: 2]:
         ours = partial(OURS[name], num_threads=num_threads, relu=True, **how)
         CHECKS[name](ours, dtypes=[data], relu=True, quick=True, **how)
         if name in ("backward", "frozen"):
@@ -296,7 +294,7 @@ def test_a_variance_that_is_to_be_unbiased():
 # ---- what is right -----------------------------------------------------------------
 
 
-def root(value, bits=200):
+def root(value, bits=1500):
     """The square root of a fraction."""
     return Fraction(isqrt(value.numerator * 4**bits // value.denominator), 2**bits)
 
@@ -304,8 +302,8 @@ def root(value, bits=200):
 def exactly(case):
     """The results of a case for channels last, in fractions: lists by channel."""
     found = {}
-    rows = {n: a.reshape(-1, a.shape[-1]).T.tolist() for n, a in case.arrays.items() if a is not None
-            and a.ndim > 1}  # fmt: skip
+    tensors = {n: a for n, a in case.arrays.items() if a is not None and a.ndim > 1}
+    rows = {n: a.reshape(-1, a.shape[-1]).T.tolist() for n, a in tensors.items()}
     vectors = {n: a for n, a in case.arrays.items() if a is None or a.ndim == 1}
 
     def number(name, c, absent):
@@ -339,24 +337,21 @@ def exactly(case):
 @pytest.mark.parametrize("data", ["float32", "float64"])
 @pytest.mark.parametrize("operation", ["training", "backward"])
 def test_expected_values_are_those_of_fractions(operation, data):
-    """Wherever all is finite, to a thousandth of the limit."""
+    """Wherever all is finite, to a small part of the limit."""
     for case in standard_cases(Kind(operation), data, quick=True, skip=("NaN", "Inf", "batch")):
         if not case.arrays["src"].size:
             continue
         want, bounds, good = case.exact()
         assert good.all(), case.name
+        bounds = {n: allowance(case, n, want[n], bounds[n], good) for n in bounds}
         for name, right in exactly(case).items():
             whole = np.array(right, dtype=object)
             ours, bound = (np.asarray(a, dtype=np.longdouble) for a in (want[name], bounds[name]))
             if ours.ndim > 1:
                 ours, bound = (a.reshape(-1, a.shape[-1]).T for a in (ours, bound))
             for a, b, limit in zip(whole.ravel(), ours.ravel(), bound.ravel(), strict=True):
-                whole_part, exponent = np.frexp(b)
-                ours_exactly = Fraction(int(np.ldexp(whole_part, 64))) * Fraction(2) ** (
-                    int(exponent) - 64
-                )
-                least = Fraction(2) ** -1080
-                assert abs(ours_exactly - a) <= max(Fraction(float(limit)) / 1000, least), case.name
+                found = Fraction(*b.as_integer_ratio())
+                assert abs(found - a) <= Fraction(*limit.as_integer_ratio()) / 500, case.name
 
 
 # ---- data of one's own -----------------------------------------------------------------
@@ -473,13 +468,6 @@ class Exported:
         return self.array.__dlpack_device__()
 
 
-def changed(make):
-    def gradient(*given, epsilon):
-        return [make(a) for a in bn_ext.batch_norm_backward(*given, epsilon=epsilon)]
-
-    return gradient
-
-
 def changed(make, of=slice(None)):
     def gradient(*given, epsilon):
         found = [*bn_ext.batch_norm_backward(*given, epsilon=epsilon)]
@@ -510,7 +498,7 @@ def test_results_of_torch_are_read_or_named():
     check_backward(half, ROWS, narrow=True)
     with pytest.raises(AssertionError, match="expected at least float32, .* got bfloat16"):
         check_backward(half, ROWS)
-    with pytest.raises(AssertionError, match="diff_src, .*expected an array, got tensor.*meta"):
+    with pytest.raises(AssertionError, match="diff_src +expected an array, got tensor.*meta"):
         check_backward(changed(lambda a: of(a).to("meta")), ROWS)
 
 
@@ -577,6 +565,18 @@ def test_the_report_shows_the_worst_first_element():
     assert str(report).index("two axes") < str(report).index("diff_dst like")
 
 
+@pytest.mark.parametrize("name", ["c", "torch", "jax"])
+def test_examples_in_other_languages(name):
+    if name == "c" and not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    if name != "c":
+        pytest.importorskip(name)
+    done = python(ROOT / "examples" / f"kernel_in_{name}.py")
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"\d+ of \d+ cases fail", done.stdout)
+    assert name == "jax" or done.stdout.startswith("0 of")
+
+
 # ---- files and the command line -----------------------------------------------------------
 
 
@@ -596,15 +596,16 @@ def solved(folder, change=lambda name, array: array):
             continue
         place = folder / entry["folder"]
         given = [np.load(place / file) if file else None for file in entry["inputs"].values()]
-        found = bn_ext.batch_norm_backward(
-            *given, epsilon=entry["attributes"]["epsilon"], data_format="NXC"
-        )
+        how = {
+            name: entry["attributes"][name] for name in ("epsilon", "data_format", "is_training")
+        }
+        found = bn_ext.batch_norm_backward(*given, **how)
         for (name, output), array in zip(entry["outputs"].items(), found, strict=True):
             right = np.load(place / output["expected"])
             limit = np.load(place / output["limits"])
             assert array.shape == tuple(output["shape"]) == right.shape == limit.shape
             finite = np.isfinite(right)
-            assert (abs(array - right)[finite] <= limit[finite]).all()
+            assert (abs(array[finite] - right[finite]) <= limit[finite]).all()
             np.save(place / output["result"], change(name, array))
 
 
@@ -615,7 +616,7 @@ def test_files(written, capsys):
     solved(written)
     status, out, _ = command(capsys, "check", str(written))
     assert status == 0
-    assert re.match("0 of 3[0-9] cases fail\n", out)
+    assert re.match("0 of 6[0-9] cases fail\n", out)
     assert "not checked, since no case has a result: double_backward diff_diff_dst, " in out
     solved(written, lambda name, array: array + (name == "diff_beta"))
     status, out, _ = command(capsys, "check", str(written))

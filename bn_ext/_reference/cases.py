@@ -91,9 +91,9 @@ class Case:
             how |= {"src_1": self.more.get("src_1"), "relu": self.relu}
         else:
             how["is_training"] = self.is_training
-        if self.relu and not forward:
-            how["gate"] = formulas.gate(self.more["dst"])
         with np.errstate(all="ignore"):
+            if self.relu and not forward:
+                how["gate"] = ~(self.more["dst"] <= 0)
             want: Any = getattr(formulas, f"batch_norm_{self.operation}")(*given.values(), **how)
             p = self._by_channel(given)
             if forward:

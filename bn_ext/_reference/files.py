@@ -131,7 +131,7 @@ def check(folder: Path, *, narrow: bool = False, limit: float = 1) -> tuple[Repo
                 except ManifestError as error:
                     reason = str(error).partition(".npy: ")[2]
                     report.findings.append(Finding(case.name, key, np.inf, reason=reason))
-            report.findings.extend(judged(case, results, narrow=narrow))
+            report.findings.extend(judged(case, results, narrow=narrow, limit=limit))
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         text = f"{type(error).__name__}: {error}"
         raise ManifestError(f"{path}: does not describe these files ({text})") from None

@@ -262,7 +262,7 @@ def batch_norm_double_backward(
 
     found = of(xhat, dy, ggx, ggg, ggb, gamma, -1, accurate_sum)
     terms = [size_of_xc(src, x, mean) * r, *map(abs, (dy, ggx, ggg, ggb, gamma))]
-    sizes = of(*terms, 1, lambda a: a.sum(axis=1, keepdims=True))
+    sizes = of(*[*terms, 1, lambda a: a.sum(axis=1, keepdims=True)])
 
     def back(diff_src, diff_diff_dst, diff_gamma):
         yield from (as_before(a, src, axis) for a in (diff_src, diff_diff_dst))
