@@ -38,6 +38,7 @@ _ROWS: Final = [
     ("diff_gamma", "dgamma", _CALLED),
     ("diff_beta", "dbeta", _CALLED),
     ("epsilon", "eps variance_epsilon", _CALLED),
+    ("dtypes", "dtype", _CALLED),
     ("correction", "ddof unbiased", _CALLED),
     ("data_format", "axes axis channel_axis channels_first channels_last dim layout", _CALLED),
     ("relu", "act activation fuse_relu", _CALLED),

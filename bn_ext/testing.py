@@ -29,6 +29,7 @@ def check_forward(
     gamma: ArrayLike | None = None,
     beta: ArrayLike | None = None,
     *,
+    shape: tuple[int, ...] | None = None,
     mean: ArrayLike | None = None,
     variance: ArrayLike | None = None,
     epsilon: float = 1e-5,
@@ -57,7 +58,7 @@ def check_forward(
         With a src and ``is_training=False``; if missing, the statistics of src.
     add : bool, optional
         Whether the function adds an array of src's shape, the argument ``src_1``.
-    relu, operator, quick, skip, narrow, limit, epsilon, is_training, data_format, dtypes
+    shape, epsilon, is_training, relu, data_format, dtypes, operator, quick, skip, narrow, limit
         As for `check_backward`.
 
     Returns
@@ -93,7 +94,9 @@ def check_forward(
     """
     kind = Kind("training" if is_training else "inference", data_format, is_training, relu, add)
     given = {"src": src, "mean": mean, "variance": variance, "gamma": gamma, "beta": beta}
-    return _checked(function, kind, given, epsilon, dtypes, operator, quick, skip, narrow, limit)
+    return _checked(
+        function, kind, given, shape, epsilon, dtypes, operator, quick, skip, narrow, limit
+    )
 
 
 @refuses_other_names
@@ -105,6 +108,7 @@ def check_backward(
     variance: ArrayLike | None = None,
     gamma: ArrayLike | None = None,
     *,
+    shape: tuple[int, ...] | None = None,
     epsilon: float = 1e-5,
     is_training: bool = True,
     relu: bool = False,
@@ -129,6 +133,8 @@ def check_backward(
         Data of your own. If there is no src, the standard cases: see Notes.
     mean, variance, gamma : array, shape (C,), optional
         If missing, the statistics of src, and random numbers of both signs.
+    shape : tuple of int, optional
+        Instead of the standard cases, random data of this shape.
     epsilon : float, optional
         With data of your own: added to the variance.
     is_training : bool, optional
@@ -207,7 +213,9 @@ def check_backward(
     given = {
         "src": src, "diff_dst": diff_dst, "mean": mean, "variance": variance, "gamma": gamma
     }  # fmt: skip
-    return _checked(function, kind, given, epsilon, dtypes, operator, quick, skip, narrow, limit)
+    return _checked(
+        function, kind, given, shape, epsilon, dtypes, operator, quick, skip, narrow, limit
+    )
 
 
 @refuses_other_names
@@ -222,6 +230,7 @@ def check_double_backward(
     diff_diff_gamma: ArrayLike | None = None,
     diff_diff_beta: ArrayLike | None = None,
     *,
+    shape: tuple[int, ...] | None = None,
     epsilon: float = 1e-5,
     is_training: bool = True,
     data_format: DataFormat = "NXC",
@@ -241,7 +250,7 @@ def check_double_backward(
         diff_diff_dst and diff_gamma: the results of `bn_ext.batch_norm_double_backward`.
     src, diff_dst, mean, variance, gamma, diff_diff_src, diff_diff_gamma, diff_diff_beta : array
         Data of your own, optional; the standard cases have no Inf.
-    epsilon, is_training, data_format, dtypes, quick, skip, narrow, limit
+    shape, epsilon, is_training, data_format, dtypes, quick, skip, narrow, limit
         As for `check_backward`.
 
     Returns
@@ -270,13 +279,14 @@ def check_double_backward(
         "diff_diff_src": diff_diff_src, "diff_diff_gamma": diff_diff_gamma,
         "diff_diff_beta": diff_diff_beta,
     }  # fmt: skip
-    return _checked(function, kind, given, epsilon, dtypes, None, quick, skip, narrow, limit)
+    return _checked(function, kind, given, shape, epsilon, dtypes, None, quick, skip, narrow, limit)
 
 
 def _checked(
     function: Callable[..., Any],
     kind: Kind,
     given: dict[str, Any],
+    shape: Any,
     epsilon: float,
     dtypes: str | Sequence[str],
     operator: str | None,
@@ -299,31 +309,45 @@ def _checked(
         full, kind, rules = operator_of(operator, kind)
         function, allowed = adapted(function, full, kind), rules.vectors
     mine = {name: array for name, array in given.items() if array is not None}
-    if "src" in mine:
-        data = _core._as_array(mine["src"], "src")
-        names = [data.dtype.name]
-    else:
-        if mine:
-            raise TypeError(f"{next(iter(mine))}: expected src, too")
-        names = [dtypes] if isinstance(dtypes, str) else list(dtypes)
-        for name in names:
-            if name not in allowed:
-                got = f"{', '.join(allowed)}, got {_core._shown(name)}"
-                raise ValueError(f"dtypes: expected any of {got}")
+    if mine and ("src" not in mine or shape is not None):
+        raise TypeError(f"{next(iter(mine))}: expected src and no shape")
+    data = _core._as_array(mine["src"], "src") if mine else None
+    names = [dtypes] if isinstance(dtypes, str) else list(dtypes)
+    names = names if data is None else [data.dtype.name]
     for name in names:
+        if name not in allowed and (data is None or name in DTYPES):
+            where = "dtypes" if data is None else "src"
+            got = f"{', '.join(allowed)}, got {_core._shown(name)}"
+            raise ValueError(f"{where}: expected any of {got}")
         demand_long_doubles(name)
-    words = [skip] if isinstance(skip, str) else [*skip]
-    cases: list[Case] = []
-    if "src" in mine:
+    if data is not None:
         cases = [_own_case(kind, data, mine, epsilon)]
-    for name in [] if cases else names:
-        vectors = rules.vectors[name] if operator is not None else ""
-        cases += standard_cases(replace(kind, vectors=vectors), name, quick=quick, skip=words)
+    else:
+        words = [skip] if isinstance(skip, str) else [*skip]
+        cases = []
+        for name in names:
+            vectors = rules.vectors[name] if operator is not None else ""
+            each = replace(kind, vectors=vectors)
+            if shape is None:
+                cases += standard_cases(each, name, quick=quick, skip=words)
+            else:
+                cases.append(each.random(f"{shape}, {name}", _last(shape, kind), name))
     report = run(function, cases, narrow=narrow, limit=limit)
     unknown = any(each.share != each.share for each in report.findings)
-    if report.failures or (unknown and "src" in mine):
+    if report.failures or (unknown and len(cases) == 1):
         raise AssertionError("\n".join(report.lines(failures_alone=True)))
     return report
+
+
+def _last(shape: Any, kind: Kind) -> tuple[int, ...]:
+    """The shape with the channels last."""
+    try:
+        found = np.empty(shape, "V0").shape
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"shape: {error}") from None
+    if len(found) < 2:
+        raise ValueError(f"shape: expected at least two axes, got {found}")
+    return (found[0], *found[2:], found[1]) if kind.data_format == "NCX" else found
 
 
 def demand_long_doubles(data: str) -> None:

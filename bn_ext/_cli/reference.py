@@ -60,10 +60,12 @@ def chosen(options: argparse.Namespace) -> Iterator[Case]:
         for dtype in options.dtypes:
             try:
                 dtype_of(dtype)
+                testing.demand_long_doubles(dtype)
             except ImportError:
                 message = f"--dtypes: {dtype} needs ml_dtypes: python -m pip install ml_dtypes"
                 raise UsageError(message) from None
-            testing.demand_long_doubles(dtype)
+            except NotImplementedError as error:
+                raise UsageError(f"--dtypes: {error}") from None
             yield from standard_cases(kind, dtype, quick=options.quick, skip=options.skip)
 
 

@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,11 +67,20 @@ class Case:
         return 1 if self.data_format == "NCX" else -1
 
     @property
-    def data(self) -> str:
-        """The dtype of the data."""
+    def src(self) -> Array:
         src = self.arrays["src"]
         assert src is not None
-        return src.dtype.name
+        return src
+
+    @property
+    def data(self) -> str:
+        """The dtype of the data."""
+        return self.src.dtype.name
+
+    @property
+    def empty(self) -> bool:
+        """Is there nothing to make statistics of? Specifications differ in what they are."""
+        return self.operation == "training" and self.src.size == 0
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -119,7 +128,7 @@ class Case:
                     good |= special(a.astype(np.longdouble)).reshape(len(a), -1).any(axis=1)
             values = want._asdict()
             if self.operation == "training":
-                if not p.src.size:  # specifications differ in statistics of nothing
+                if self.empty:
                     good[:] = False
                 m = np.longdouble(p.src.shape[1])
                 for found in (values, bounds):
@@ -134,7 +143,7 @@ class Case:
     def _by_channel(self, given: dict[str, Array | None]) -> Any:
         """The operands as bn_ext._reference.limits takes them."""
         found: dict[str, Any] = {"epsilon": self.epsilon}
-        channels = self._rows(given["src"]).shape[0]  # type: ignore[arg-type]
+        channels = self._rows(self.src).shape[0]
         for name, array in given.items():
             if array is None:
                 array = np.full(channels, float(name == "gamma"))
@@ -160,6 +169,9 @@ class Draw(SimpleNamespace):
             self.variance = x.var(axis=0) if len(x) else np.ones(x.shape[1])
 
 
+Change: TypeAlias = Callable[[Draw], None]
+
+
 def drawn(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Draw:
     """Random numbers whose sums do not cancel, so that an error in them shows."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
@@ -175,7 +187,7 @@ def drawn(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Draw:
     return draw
 
 
-def _scaled(name: str, end: int) -> Callable[[Draw], None]:
+def _scaled(name: str, end: int) -> Change:
     def change(draw: Draw) -> None:
         kind = "float32" if draw.dtype.name == "bfloat16" else draw.dtype.name
         exponent = EXPONENTS[kind][name][end]
@@ -188,14 +200,14 @@ def _scaled(name: str, end: int) -> Callable[[Draw], None]:
     return change
 
 
-def _marked(name: str, value: float) -> Callable[[Draw], None]:
+def _marked(name: str, value: float) -> Change:
     def change(draw: Draw) -> None:
         getattr(draw, name)[2, ..., 1] = value
 
     return change
 
 
-def _set(**values: Any) -> Callable[[Draw], None]:
+def _set(**values: Any) -> Change:
     """Set arrays; callables are given the draw."""
 
     def change(draw: Draw) -> None:
@@ -223,7 +235,7 @@ def _constant(draw: Draw) -> None:
 
 
 #: name: (shape, what changes, or None); the cases for all operations that have what is changed.
-RECIPES: dict[str, tuple[tuple[int, ...], Callable[[Draw], None] | None]] = {
+RECIPES: dict[str, tuple[tuple[int, ...], Change | None]] = {
     "two axes": ((64, 5), None),
     "three axes": ((9, 4, 3), None),
     "four axes": ((5, 4, 3, 6), None),
@@ -288,6 +300,21 @@ class Kind:
     def frozen(self) -> bool:
         return self.operation == "inference" or not self.is_training
 
+    def random(
+        self, name: str, shape: tuple[int, ...], dtype: str, change: Change | None = None
+    ) -> Case:
+        """A case of random numbers; the shape is that of channels last."""
+        draw = drawn(name.partition(",")[0], shape, dtype_of(dtype))
+        draw.operation = self.operation
+        with np.errstate(all="ignore"):
+            if change:
+                change(draw)
+            draw.statistics()
+            if self.frozen:  # those of other data
+                draw.mean = draw.mean + draw.variance**0.5 / 3
+                draw.variance = draw.variance * 1.25
+        return self.case(name, draw)
+
     def case(self, name: str, draw: Draw) -> Case:
         """The case of these arrays."""
         kind, operation = draw.dtype, self.operation
@@ -334,12 +361,4 @@ def standard_cases(
             continue
         if any(word in name for word in skip):
             continue
-        draw = drawn(name, shape, dtype_of(dtype))
-        draw.operation = kind.operation
-        if change:
-            change(draw)
-        draw.statistics()
-        if kind.frozen:  # those of other data
-            draw.mean = draw.mean + draw.variance**0.5 / 3
-            draw.variance = draw.variance * 1.25
-        yield kind.case(f"{name}, {dtype}", draw)
+        yield kind.random(f"{name}, {dtype}", shape, dtype, change)

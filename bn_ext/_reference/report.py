@@ -151,6 +151,7 @@ def judged(
     return [
         _compared(case, name, result, exact[name], bounds[name], good, narrow, limit)
         for name, result in results.items()
+        if name in TENSORS or not case.empty
     ]
 
 
