@@ -173,7 +173,7 @@ def check_backward(
     AssertionError
         If an error is larger than its limit; a NaN or Inf is not where it should be; a result has
         a wrong shape or dtype or cannot be read; the function raises an exception or writes to its
-        arguments; or data of your own comes so near to overflow that it cannot be judged. The
+        arguments; or nothing could be judged, or data of your own comes too near to overflow. The
         message has a line per case that fails.
     TypeError, ValueError
         If an argument is wrong.
@@ -334,7 +334,7 @@ def _checked(
                 cases.append(each.random(f"{shape}, {name}", _last(shape, kind), name))
     report = run(function, cases, narrow=narrow, limit=limit)
     unknown = any(each.share != each.share for each in report.findings)
-    if report.failures or (unknown and len(cases) == 1):
+    if not report.passed or (unknown and len(cases) == 1):
         raise AssertionError("\n".join(report.lines(failures_alone=True)))
     return report
 

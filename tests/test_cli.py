@@ -33,8 +33,11 @@ def test_as_a_module_and_as_a_script():
 def test_help_names_every_command_and_exit_status(capsys):
     status, out, _ = run(capsys, "--help")
     assert status == 0
-    assert all(word in out for word in ("info", "verify", "bench", "Exit status: 0", "130"))
-    for name in ("info", "verify", "bench"):
+    assert all(
+        word in out
+        for word in ("info", "verify", "bench", "cases", "check", "Exit status: 0", "130")
+    )
+    for name in ("info", "verify", "bench", "cases", "check"):
         status, out, _ = run(capsys, name, "--help")
         assert status == 0
         assert out.startswith(f"usage: bn-ext {name}")

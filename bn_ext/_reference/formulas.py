@@ -237,7 +237,7 @@ def batch_norm_double_backward(
 ):  # fmt: skip
     """The derivative of sum(diff_diff_src diff_src), plus the same for diff_gamma and diff_beta."""
     x, dy, ggx = (by_channel(a, axis).astype(wide) for a in (src, diff_dst, diff_diff_src))
-    m = x.shape[1]
+    m = max(1, x.shape[1])
     mean, variance, gamma = column(mean, wide, 0), column(variance, wide, 0), column(gamma, wide, 1)
     ggg, ggb = column(diff_diff_gamma, wide, 0), column(diff_diff_beta, wide, 0)
     r = 1 / np.sqrt(variance + wide(epsilon))

@@ -211,7 +211,7 @@ def second_holds(p: Any, want: Any, data: str) -> Any:
         abs(a) for a in (p.src.astype(wide) - mean, p.diff_dst.astype(wide),
                          p.diff_diff_src.astype(wide))
     )  # fmt: skip
-    r, m = rstd_of(p)[:, None], p.src.shape[1]
+    r, m = rstd_of(p)[:, None], max(1, p.src.shape[1])
     scale, given = abs(gamma) * r, abs(ggg) * r
     products = dy * x, g * x, dy * g
     of = [a.sum(axis=1, keepdims=True) / m for a in (dy, g, *products)]

@@ -49,6 +49,11 @@ class Report:
         """The findings whose error is larger than the limit."""
         return [each for each in self.findings if each.share > self.limit]
 
+    @property
+    def passed(self) -> bool:
+        """Was something judged, and nothing wrong?"""
+        return self.worst is not None and not self.failures
+
     def lines(self, *, failures_alone: bool = False) -> list[str]:
         """The table: what it says, its head, and a line per case."""
         cases: dict[str, list[Finding]] = {}
@@ -57,14 +62,14 @@ class Report:
         failed, passed, unknown = [], [], []
         for found in cases.values():
             wrong = [each for each in found if each.share > self.limit]
-            judged = [each for each in found if each.share == each.share]
+            unclear = [each for each in found if each.share != each.share]
             if wrong:  # a wrong sum spoils more than itself
                 wrong.sort(key=lambda each: (not each.reason, each.result in TENSORS))
                 failed.append(_cells(wrong[0], [each.result for each in wrong[1:]]))
-            elif judged:
-                passed.append(_cells(max(judged, key=lambda each: each.share), []))
+            elif unclear:
+                unknown.append(_cells(unclear[0], [each.result for each in unclear[1:]]))
             else:
-                unknown.append(_cells(found[0], []))
+                passed.append(_cells(max(found, key=lambda each: each.share), []))
         head = [("error/limit", "case", "result", "element", "got", "expected", "")]
         parts = (failed, unknown) if failures_alone else (failed, unknown, passed)
         rows = head + [row for part in parts for row in part]
