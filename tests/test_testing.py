@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 from fractions import Fraction
 from functools import partial
 from math import isqrt
@@ -16,6 +17,7 @@ from processes import python
 from tree import ROOT
 
 import bn_ext
+from bn_ext import testing
 from bn_ext._reference.cases import RECIPES, Kind, standard_cases
 from bn_ext._reference.operators import OPERATORS
 from bn_ext._reference.report import allowance, run
@@ -513,6 +515,27 @@ def test_results_of_other_packages_are_read_or_named():
         check_backward(changed(lambda _: Unreadable(), slice(1)), ROWS)
 
 
+class Tensor:
+    """What as_array asks of torch's tensors, where torch is not installed."""
+
+    def __init__(self, array, dtype="torch.float32"):
+        self.array, self.dtype = array, dtype
+
+    def detach(self):
+        return self
+
+    cpu = to_dense = resolve_neg = float = detach
+
+    def numpy(self):
+        return self.array
+
+
+def test_results_like_tensors():
+    check_backward(changed(Tensor), ROWS)
+    pytest.importorskip("ml_dtypes")
+    check_backward(changed(lambda a: Tensor(a, "torch.bfloat16")), ROWS, narrow=True)
+
+
 def test_results_of_torch_are_read_or_named():
     torch = pytest.importorskip("torch")
     of = torch.from_numpy
@@ -746,6 +769,22 @@ def test_a_function_from_the_command_line(tmp_path, capsys, monkeypatch):
         assert (status, out) == (2, "")
         assert re.match(f"bn-ext check: {what}: {said}", err)
     assert command(capsys, "cases", str(tmp_path / "my_fault.py"))[0] == 2
+
+
+def test_what_this_machine_cannot_judge(tmp_path, capsys, monkeypatch):
+    def demand(data):
+        raise NotImplementedError(f"{data} data: this needs long doubles")
+
+    monkeypatch.setattr(testing, "demand_long_doubles", demand)
+    status, out, err = command(capsys, "cases", str(tmp_path), "--dtypes", "float64")
+    assert (status, out) == (2, "")
+    assert err == "bn-ext cases: --dtypes: float64 data: this needs long doubles\n"
+    with pytest.raises(NotImplementedError, match="float64 data"):
+        check_backward(MINE, dtypes="float64")
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    status, _, err = command(capsys, "cases", str(tmp_path), "--dtypes", "bfloat16")
+    assert status == 2
+    assert "--dtypes: bfloat16 needs ml_dtypes: python -m pip install ml_dtypes" in err
 
 
 def test_nothing_of_it_is_imported_by_bn_ext():
