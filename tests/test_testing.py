@@ -601,8 +601,12 @@ def test_a_function_that_computes_nothing_does_not_pass():
     def nothing(*_, **__):
         raise NotImplementedError("later")
 
-    with pytest.raises(AssertionError, match="0 of 33 cases fail, 33 could not be judged"):
+    with pytest.raises(
+        AssertionError, match="0 of 33 cases fail, 33 could not be judged"
+    ) as raised:
         check_backward(nothing, quick=True)
+    assert len(str(raised.value).splitlines()) == 3  # what is the same is said once
+    assert "two axes, float32 and 32 more  function  raised NotImpl" in str(raised.value)
 
 
 def test_the_report_shows_the_worst_first_element():

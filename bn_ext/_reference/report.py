@@ -72,7 +72,7 @@ class Report:
                 passed.append(_cells(max(found, key=lambda each: each.share), []))
         head = [("error/limit", "case", "result", "element", "got", "expected", "")]
         parts = (failed, unknown) if failures_alone else (failed, unknown, passed)
-        rows = head + [row for part in parts for row in part]
+        rows = head + [row for part in parts for row in _merged(part)]
         widths = [max(len(row[k]) for row in rows) for k in range(6)]
         said = f"{len(failed)} of {len(cases)} cases fail"
         said += f", {len(unknown)} could not be judged" * bool(unknown)
@@ -94,6 +94,17 @@ def _cells(each: Finding, others: list[str]) -> tuple[str, ...]:
         return share, each.case, result, "", "", "", each.reason
     element = f"[{', '.join(map(str, each.element))}]"
     return share, each.case, result, element, f"{each.got:.9g}", f"{each.expected:.9g}", ""
+
+
+def _merged(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Rows that say the same of several cases, once."""
+    alike: dict[Any, list[tuple[str, ...]]] = {}
+    for row in rows:
+        alike.setdefault((row[2], row[6]) if row[6] else row, []).append(row)
+    return [
+        (first[0], first[1] + f" and {len(more)} more" * bool(more), *first[2:])
+        for first, *more in alike.values()
+    ]
 
 
 # ---- one call --------------------------------------------------------------------------
