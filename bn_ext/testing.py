@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from bn_ext import _core
 from bn_ext._bench.problems import DTYPES
@@ -115,6 +115,7 @@ def check_backward(
     add: bool = False,
     data_format: DataFormat = "NXC",
     dtypes: str | Sequence[str] = ("float32",),
+    dtype: DTypeLike | None = None,
     operator: str | None = None,
     quick: bool = False,
     skip: str | Sequence[str] = (),
@@ -149,6 +150,8 @@ def check_backward(
     dtypes : str or sequence of str, optional
         Dtypes of the data in the standard cases: float32, float64, float16 or bfloat16. Vectors are
         float64 with float64 data, else float32.
+    dtype : dtype, optional
+        Instead of `dtypes`: a single one.
     operator : str, optional
         The function is called as, and returns the same as, the function of this operator in
         `bn_ext.specs`, such as ``"FusedBatchNormGradV3"`` or ``"ngraph.BatchNormTraining"``.
@@ -209,6 +212,8 @@ def check_backward(
     error/limit  case                     result                ...
     ...
     """
+    if dtype is not None:
+        dtypes = dtype if isinstance(dtype, str) else np.dtype(dtype).name
     kind = Kind("backward", data_format, is_training, relu, add)
     given = {
         "src": src, "diff_dst": diff_dst, "mean": mean, "variance": variance, "gamma": gamma
