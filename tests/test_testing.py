@@ -455,7 +455,11 @@ X = np.ones((4, 3), np.float32)
         ({"shape": (4,)}, ValueError, "shape: expected at least two axes"),
         ({"shape": "x"}, TypeError, "shape: "),
         ({"shape": (-4, 3)}, ValueError, "shape: "),
-        ({"shape": (4, 3), "dtype": "float64"}, TypeError, ".*which is called dtypes"),
+        (
+            {"shape": (4, 3), "dtype": np.int32},
+            ValueError,
+            "dtypes: expected any of float32, .*, got .int32.",
+        ),
         ({"dtypes": "blah"}, ValueError, "dtypes: expected any of float32, .*, got 'blah'"),
         ({"data_format": "NHWC"}, ValueError, "data_format: expected NXC or NCX, got 'NHWC'"),
         ({"limit": None}, TypeError, "limit: "),
