@@ -188,7 +188,6 @@ class BatchNorm:
         self.track_running_stats = _core._as_flag(track_running_stats, "track_running_stats")
         self.num_threads = num_threads
         self.exact = _core._as_flag(exact, "exact")
-        self._options_of_a_pass = {name: getattr(self, name) for name in _OF_A_PASS}
         self.allreduce = allreduce
         ones, zeros = np.ones(self.channels, self.dtype), np.zeros(self.channels, self.dtype)
         self.gamma: NDArray[Any] | None = ones.copy() if self.affine else None
@@ -207,10 +206,6 @@ class BatchNorm:
         """Raise now the errors that the first step would raise."""
         if self.correction is None:
             raise TypeError("correction: expected 0 or 1, got None")
-        reduces: Any = self.allreduce
-        if reduces is not None and not callable(reduces):
-            got = _core._shown(reduces)
-            raise TypeError(f"allreduce: expected a callable or None, got {got}")
         axes = _core._as_format(self.data_format) >> 2 or 2
         shape = [0] * axes
         shape[self._channel_axis] = self.channels
@@ -465,10 +460,11 @@ class BatchNorm:
                 f"saved: expected the layer's `saved` after a forward, got {_core._shown(saved)}"
             )
         for name, value in self._options_of_a_pass.items():
-            if saved.options[name] != value:
+            other = saved.options.get(name)
+            if other != value:
                 raise ValueError(
                     f"saved: expected a pass of a layer with {name}={value!r}, like this one, got "
-                    f"one with {name}={saved.options[name]!r}"
+                    f"one with {name}={other!r}"
                 )
         diff = _core._as_array(diff_dst, "diff_dst")
         accumulate = _core._as_flag(accumulate, "accumulate")
@@ -493,6 +489,8 @@ class BatchNorm:
         }
         out: list[Any] = [None, None, None, *[None] * gated]
         if param_grads:
+            if not self._apart:
+                self._check_apart()
             out[1:3] = self.diff_gamma, self.diff_beta
         found: Any = _core.backward(*given, **options, out=out, dry=accumulate)
         if accumulate:  # that was only to refuse arrays which must not be written
@@ -580,13 +578,29 @@ class BatchNorm:
             raise AttributeError(f"{name}: fixed when the layer is made; make another BatchNorm")
         if name in _ARRAYS:
             self._check_array(name, value)
+            vars(self)["_apart"] = False
         elif name == "num_batches_tracked":
             value = _as_count(value)
         elif name in ("training", "frozen"):
             value = _core._as_flag(value, name)
         elif name == "saved":
             vars(self)["_used"] = False
+        elif name == "allreduce":
+            if value is not None and not callable(value):
+                got = _core._shown(value)
+                raise TypeError(f"allreduce: expected a callable or None, got {got}")
+            options = {name: getattr(self, name) for name in _OF_A_PASS}
+            vars(self)["_options_of_a_pass"] = {**options, "allreduce": value is not None}
         super().__setattr__(name, value)
+
+    def _check_apart(self) -> None:
+        """Raise if `backward` would write to an array that it is not given; later, know it."""
+        for diff in ("diff_gamma", "diff_beta"):
+            for name in ("beta", "running_mean", "running_variance"):
+                written, other = getattr(self, diff), getattr(self, name)
+                if other is not None and np.may_share_memory(written, other):
+                    raise ValueError(f"out: {diff}: shares memory with {name}")
+        vars(self)["_apart"] = True
 
     def _check_array(self, name: str, array: Any) -> None:
         option = _ARRAYS[name]
@@ -648,6 +662,17 @@ def _as_count(count: SupportsIndex) -> int:
     return number
 
 
+def _as_integer(value: Any, name: str) -> NDArray[Any]:
+    """An array of one integer."""
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # someone else's object may fail in any way
+        raise TypeError(f"{name}: expected an integer: {error}") from None
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name}: expected an integer, got {array.dtype}")
+    return array
+
+
 def _check_writable(**arrays: NDArray[Any] | None) -> None:
     for name, array in arrays.items():
         if array is not None and not array.flags.writeable:
@@ -674,11 +699,9 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
     new = {}
     for name, value in state.items():
         tracked = name == "num_batches_tracked"
-        array = np.asarray(value) if tracked else _core._as_array(value, name)
+        array = _as_integer(value, name) if tracked else _core._as_array(value, name)
         if array.shape != own[name].shape:
             raise ValueError(f"{name}: expected shape {own[name].shape}, got {array.shape}")
-        if tracked and array.dtype.kind not in "iu":
-            raise TypeError(f"{name}: expected an integer, got {array.dtype}")
         if tracked:
             _as_count(int(array))
         else:

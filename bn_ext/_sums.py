@@ -127,10 +127,11 @@ class _Sums:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(
-            np.array_equal(ours, theirs, equal_nan=ours.dtype.kind == "f")
-            for ours, theirs in zip(self._values(), other._values(), strict=True)
-        )
+        with _core._DefaultMode():
+            return all(
+                np.array_equal(ours, theirs, equal_nan=ours.dtype.kind == "f")
+                for ours, theirs in zip(self._values(), other._values(), strict=True)
+            )
 
     def __repr__(self) -> str:
         exact = ", exact" if self.exact else ""

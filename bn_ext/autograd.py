@@ -174,7 +174,7 @@ def _second(
         ),
         _sum((-1.0, rstd, by_gamma, diff_beta), like=rstd),
         _sum(
-            (*half, scale, found.diff_gamma),
+            (*half, scale, None if of["src"] is None else found.diff_gamma),  # else 0, times Inf
             (*half, of["gamma"], diff_gamma),
             (*half, -1.0, rstd, scale, of["mean"], diff_beta),
             (*half, -1.5, rstd, rstd, scale, of["variance"], diff_gamma),

@@ -90,6 +90,20 @@ def test_derivatives_by_given_statistics(rng, affine, relu, data_format):
         np.testing.assert_allclose(diff, right, rtol=1e-12, atol=1e-14)
 
 
+def test_second_derivatives_where_gamma_is_infinite():
+    """They are gamma times a number: 3/4 rstd^5 xc by the variance, rstd^3 / 2 by both."""
+    src = np.array([[1.0], [3.0]])
+    for gamma in (np.array([np.inf]), np.array([-np.inf])):
+
+        def loss(mean, variance, gamma=gamma):
+            return anp.sum(batch_norm_inference(src, mean, variance, gamma, epsilon=0))
+
+        for n in (0, 1):
+            first = autograd.grad(loss, n)
+            second = autograd.grad(lambda v, first=first: anp.sum(first(np.zeros(1), v)))
+            np.testing.assert_array_equal(second(np.ones(1)), gamma)
+
+
 SPECIAL = [0.0, -0.0, 2.0, -2.0, np.inf, -np.inf, np.nan, 1e308, 5e-324]
 BY_ALL = ["src", "mean", "variance", "gamma", "beta"]
 

@@ -737,6 +737,12 @@ SPOILED = {
     "the other": (lambda layer: layer.diff_beta, "shares memory with out: diff_beta"),
     "partly the other": (lambda layer: overlapping(layer), "shares memory with out: diff_beta"),
     "gamma": (lambda layer: layer.gamma, "shares memory with gamma"),
+    "beta": (lambda layer: layer.beta, "shares memory with beta"),
+    "the running mean": (lambda layer: layer.running_mean, "shares memory with running_mean"),
+    "the running variance": (
+        lambda layer: layer.running_variance,
+        "shares memory with running_variance",
+    ),
     "the saved mean": (lambda layer: layer.saved.mean, "shares memory with mean"),
     "one number": (lambda layer: np.broadcast_to(layer.diff_gamma[:1], 5), "expected a"),
 }
@@ -827,6 +833,19 @@ def test_a_saved_pass_of_another_layer(rng, option, value, added):
         with pytest.raises(ValueError, match=f"^{message}$"):
             other.backward(diff_dst, layer.saved)
         assert kept(other) == before
+
+
+@pytest.mark.parametrize("first", [None, lambda own: own], ids=["alone", "together"])
+def test_a_saved_pass_over_other_processes(rng, first):
+    """One pass has the statistics of all processes, the other those of its own."""
+    layer = bn_ext.BatchNorm(3, allreduce=first)
+    layer.forward(rng.standard_normal((6, 3)))
+    layer.allreduce = None if first else lambda own: own
+    message = f"^saved: .* with allreduce={not first}, .*={bool(first)}$"
+    with pytest.raises(ValueError, match=message):
+        layer.backward(np.ones((6, 3)))
+    with pytest.raises(TypeError, match="^allreduce: expected a callable or None, got 3"):
+        layer.allreduce = 3
 
 
 @whatever_is_behind
@@ -1011,7 +1030,7 @@ def test_what_allreduce_may_return(rng, wrong):
                 "fewer elements": bn_ext.Statistics(src[:2], exact=True),
                 "other dtype": bn_ext.Statistics(src.astype(np.float32), exact=True),
                 "other channels": bn_ext.Statistics(src[:, :2], exact=True)}[wrong]  # fmt: skip
-    layer = bn_ext.BatchNorm(3, exact=True)
+    layer = bn_ext.BatchNorm(3, exact=True, allreduce=lambda own: own)
     layer.forward(src)
     before = kept(layer)
     layer.allreduce = lambda own: returned

@@ -23,6 +23,7 @@ from exact_sums import (
     state_of,
     statistics,
 )  # fmt: skip
+from fp_modes import fp_mode
 
 import bn_ext
 from bn_ext import GradientSums, Statistics, _core
@@ -321,6 +322,13 @@ def test_pickles_of_exact_sums_are_canonical_and_small(rng, data):
             0.3 if data == "float64" else 0.6
         )
         assert pickle.loads(pickle.dumps(sums)) == sums
+
+
+def test_equality_in_any_mode():
+    """Subnormal numbers that differ are not flushed to the same 0."""
+    one, other = (Statistics(np.full((4, 2), value)) for value in (1e-310, 0.0))
+    with fp_mode("flush"):
+        assert one != other
 
 
 @of_both_kinds
