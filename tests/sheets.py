@@ -89,12 +89,11 @@ SHEETS = {
     ),
     **{
         f"tensorflow_{name}": Sheet(
-            operator, "NXC", options, x="src", scale="gamma", offset="beta", **STATISTICS,
+            tensorflow.fused_batch_norm_v3, "NXC", options,
+            x="src", scale="gamma", offset="beta", **STATISTICS,
         )
-        for name, operator, options in (
-            ("training", tensorflow.fused_batch_norm_v3, {"exponential_avg_factor": 0.3}),
-            ("inference", tensorflow.fused_batch_norm_v3, {"is_training": False}),
-            ("ex", tensorflow.fused_batch_norm_ex, {"exponential_avg_factor": 0.3}),
+        for name, options in (
+            ("training", {"exponential_avg_factor": 0.3}), ("inference", {"is_training": False}),
         )
     },
     "tensorflow_grad": Sheet(

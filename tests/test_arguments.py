@@ -230,7 +230,6 @@ NAMES = [
       for theirs, ours in (("running_var", "variance"), ("eps", "epsilon"), ("gamma", "scale"),
                            ("input", "x"), ("training", "is_training"))),
     (TENSORFLOW.fused_batch_norm_v3, "rstd", r"; .*\*\*2 - epsilon, is_training=False"),
-    (TENSORFLOW.fused_batch_norm_ex, "relu", ", .* activation_mode here: 'Identity' or 'Relu'"),
     (TENSORFLOW.fused_batch_norm_grad_v3, "dim", ", .* data_format here: 'NHWC' or 'ND.*"),
 ]  # fmt: skip
 

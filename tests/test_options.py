@@ -48,8 +48,7 @@ OTHERS = {
         **{n: (True, False) for n in ("diff_gamma", "diff_beta", "gamma_delta", "beta_delta")},
     },
     "bn_ext.specs.tensorflow": {
-        "data_format": ("NHWC", "NCHW"), "side_input": ((), [P.src_1]), "name": None,
-        "activation_mode": ("Identity", "Relu"),
+        "data_format": ("NHWC", "NCHW"), "name": None,
     },
     "bn_ext.torch": {
         "weight": VECTORS["gamma"], "bias": VECTORS["beta"], "bias of a layer": (True, False),

@@ -13,7 +13,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from cases import FORMATS, Family, dtype
+from cases import FORMATS, Family
 from tree import ROOT
 
 import bn_ext
@@ -228,32 +228,6 @@ def test_tensorflows_running_statistics(tf):
     v3_agrees(tf, v3(p, mean=none, variance=none), 5, epsilon=EPSILON)
     v3_agrees(tf, v3(p, mean=p.mean[:2], variance=of_nan), 5, epsilon=EPSILON)
     v3_agrees(tf, v3(p, mean=of_nan), 5, epsilon=EPSILON, exponential_avg_factor=0.5)
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("data", ["float32", "bfloat16"])
-def test_tensorflows_fused_activation(tf, data, training):
-    from tensorflow.python.eager import context, execute
-
-    if data == "bfloat16" and "v4" not in bn_ext.available_isas():
-        pytest.skip("oneDNN has no bfloat16 for this CPU")
-    for p, options in problems_of_tensorflow("NXC", data, training):
-        if options.pop("data_format") != "NHWC":
-            continue
-        options |= {"exponential_avg_factor": 0.3, "activation_mode": "Relu"}
-        tensors = [tf.constant(a) for a in v3(p).values()]
-        kinds = {"T": tensors[0].dtype.as_datatype_enum, "U": tensors[1].dtype.as_datatype_enum}
-        attributes = {**kinds, "num_side_inputs": 0, "data_format": "NHWC", **options}
-        flat = tuple(itertools.chain.from_iterable(attributes.items()))
-        try:
-            theirs = execute.execute(
-                b"_FusedBatchNormEx", 6, inputs=tensors, attrs=flat, ctx=context.context()
-            )
-        except tf.errors.NotFoundError:
-            pytest.skip("this TensorFlow has no oneDNN")
-        found = ours.fused_batch_norm_ex(**v3(p), **options)
-        assert dtype(data) == found.y.dtype
-        agree(found[:3], [t.numpy() for t in theirs[:3]], data)
 
 
 # ---- arrays of other packages -------------------------------------------------------------

@@ -199,7 +199,7 @@ def test_lists_are_float64_or_refused(rng, sheet):
 
 
 @pytest.mark.parametrize("dims", [(6, 5), (6, 4, 5), (2, 2, 2, 2, 2, 5)])
-@only(lambda sheet: sheet.of(tensorflow) and sheet.operator.__name__ != "fused_batch_norm_ex")
+@only(lambda sheet: sheet.of(tensorflow))
 def test_tensorflows_ranks(rng, sheet, dims):
     message = re.escape(f"x: expected rank 4 or 5, got shape {dims}")
     with pytest.raises(ValueError, match=f"^{message}$"):
@@ -266,7 +266,6 @@ def test_arguments_that_do_not_bind(rng, sheet):
         ("onednn_backprop", ["beta_delta"]),
         ("onednn_backward", ["diff_gamma", "diff_beta"]),
         ("tensorflow_training", ["is_training"]),
-        ("tensorflow_ex", ["is_training"]),
         ("tensorflow_grad", ["is_training"]),
     ],
 )
@@ -324,7 +323,7 @@ def test_results_follow_the_datas_memory_order(rng, sheet, order):
 
 
 #: Sheets whose results all depend on the batch's own statistics.
-OF_THE_BATCH = ["onednn_training", "ngraph_training", "tensorflow_training", "tensorflow_ex"]
+OF_THE_BATCH = ["onednn_training", "ngraph_training", "tensorflow_training"]
 
 
 @pytest.mark.parametrize("name", SHEETS)
@@ -351,8 +350,7 @@ def test_what_the_operators_are_for(rng):
     assert all_bits(SHEETS["ngraph_training"](p)) == all_bits(want)
     dst, _, _, *statistics = SHEETS["onednn_training"](p, data_format="NCX")
     assert all_bits([dst, *statistics]) == all_bits(want)
-    for name in ("tensorflow_training", "tensorflow_ex"):
-        assert bits(SHEETS[name](p, data_format="NCHW")[0]) == bits(want.dst)
+    assert bits(SHEETS["tensorflow_training"](p, data_format="NCHW")[0]) == bits(want.dst)
 
 
 # ---- one specification each -----------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What TensorFlow's forward operators compute, and their edges."""
+"""What TensorFlow's forward operator computes, and its edges."""
 
 import inspect
 
@@ -17,58 +17,44 @@ DATA = ["float32", "float16", "bfloat16"]
 LAYOUTS = {"NHWC": (2, 3, 4, 5), "NCHW": (2, 5, 3, 4), "NDHWC": (2, 3, 1, 4, 5),
            "NCDHW": (2, 5, 3, 1, 4)}  # fmt: skip
 FORMS = {name: "NXC" if name.endswith("C") else "NCX" for name in LAYOUTS}
-OPERATORS = {"v3": tensorflow.fused_batch_norm_v3, "ex": tensorflow.fused_batch_norm_ex}
-every_operator = pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
 
 
 def problem(rng, layout="NHWC", data="float32", dims=None):
     return Family(rng, dims or LAYOUTS[layout], FORMS[layout], data, ratio=3.0)
 
 
-def run(operator, p, *more, **options):
+def run(p, **options):
     options = {"epsilon": EPSILON, **options}
-    return operator(p.src, p.gamma, p.beta, p.mean, p.variance, *more, **options)
+    return tensorflow.fused_batch_norm_v3(p.src, p.gamma, p.beta, p.mean, p.variance, **options)
 
 
-@pytest.mark.parametrize("options", [{}, {"activation_mode": "Relu"}], ids=["Identity", "Relu"])
 @pytest.mark.parametrize("factor", [0, 0.3, 1, 2, -1, "inference"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("data", DATA)
-def test_results_are_the_general_functions(rng, data, layout, factor, options):
-    """Of both operators; the fused one also adds a side input."""
+def test_results_are_the_general_functions(rng, data, layout, factor):
     p, is_training = problem(rng, layout, data), factor != "inference"
     numbers = {"exponential_avg_factor": factor} if is_training else {}
-    relu = {"relu": True} if options else {}
-
-    def wanted(**more):
-        if is_training:
-            return all_bits(forward_of(p, factor=factor, correction=1, **more))
-        return all_bits([*forward_of(p, is_training=False, **more), *[p.mean, p.variance] * 2])
-
-    given = {"data_format": layout, "is_training": is_training, **numbers}
-    if not options:
-        found = run(tensorflow.fused_batch_norm_v3, p, **given)
-        assert all_bits(found) == [*wanted(), *all_bits([np.empty(0, np.float32)])]
-    if len(layout) == 4:
-        for side in ([], [p.src_1]):
-            found = run(tensorflow.fused_batch_norm_ex, p, side, **given, **options)
-            assert all_bits(found[:5]) == wanted(src_1=side[0] if side else None, **relu)
+    if is_training:
+        wanted = forward_of(p, factor=factor, correction=1)
+    else:
+        wanted = [*forward_of(p, is_training=False), *[p.mean, p.variance] * 2]
+    found = run(p, data_format=layout, is_training=is_training, **numbers)
+    assert all_bits(found) == all_bits([*wanted, np.empty(0, np.float32)])
 
 
-@every_operator
-def test_fresh_statistics_ignore_the_old_ones(rng, operator):
+def test_fresh_statistics_ignore_the_old_ones(rng):
     """With factor 1, old statistics may have any length or be NaN; batch_variance is unbiased."""
     p = problem(rng)
-    found = run(operator, p)
+    found = run(p)
     assert bits(found.batch_mean) == bits(found.reserve_space_1)
     unbiased = found.reserve_space_2 * (p.count / (p.count - 1))
     assert (distance(found.batch_variance, unbiased) <= 4 * half_ulp(unbiased, "float32")).all()
     for of in (0, 1, 2, 7):
         p.mean, p.variance = (np.full(of, np.nan, np.float32) for _ in range(2))
-        assert all_bits(run(operator, p)) == all_bits(found)
+        assert all_bits(run(p)) == all_bits(found)
     p.mean = np.ones((1, 5), np.float32)
     with pytest.raises(ValueError, match=r"^mean: expected one dimension, got shape \(1, 5\)$"):
-        run(operator, p)
+        run(p)
 
 
 @pytest.mark.parametrize("dims", [(0, 3, 4, 5), (2, 0, 4, 5), (2, 3, 4, 0)])
@@ -77,10 +63,9 @@ def test_fresh_statistics_ignore_the_old_ones(rng, operator):
     [{}, {"exponential_avg_factor": 0.5}, {"is_training": False}],
     ids=["fresh", "half", "inference"],
 )
-@every_operator
-def test_without_elements(rng, operator, dims, options):
+def test_without_elements(rng, dims, options):
     p = problem(rng, dims=dims)
-    found = run(operator, p, **options)
+    found = run(p, **options)
     assert found.y.shape == dims
     for a in (found.batch_mean, found.batch_variance):
         assert np.isnan(a).all()
@@ -91,16 +76,15 @@ def test_without_elements(rng, operator, dims, options):
     assert found.reserve_space_3.shape == (0,)
 
 
-@every_operator
-def test_one_element_or_two_per_channel(rng, operator):
+def test_one_element_or_two_per_channel(rng):
     """Bessel's correction divides by max(M - 1, 1): it doubles the variance of two elements."""
     p = problem(rng, dims=(1, 1, 1, 5))
-    found = run(operator, p)
+    found = run(p)
     assert (found.batch_mean == p.src.ravel()).all()
     assert not found.batch_variance.any()
-    half = run(operator, p, exponential_avg_factor=0.5)
+    half = run(p, exponential_avg_factor=0.5)
     assert (half.batch_variance == p.variance / 2).all()
-    found = run(operator, problem(rng, dims=(2, 1, 1, 5)))
+    found = run(problem(rng, dims=(2, 1, 1, 5)))
     assert (found.batch_variance == 2 * found.reserve_space_2).all()
     assert (found.reserve_space_2 > 0).all()
 
@@ -112,7 +96,6 @@ def test_attributes_as_tensorflow_has_them(rng):
         statistics = p.mean, p.variance
         for operator, arguments in (
             (tensorflow.fused_batch_norm_v3, (p.src, p.gamma, p.beta, *statistics)),
-            (tensorflow.fused_batch_norm_ex, (p.src, p.gamma, p.beta, *statistics)),
             (tensorflow.fused_batch_norm_grad_v3, (p.diff_dst, p.src, p.gamma, *statistics, None)),
         ):
             parameters = inspect.signature(operator).parameters.values()
@@ -130,7 +113,7 @@ def test_attributes_as_tensorflow_has_them(rng):
 def test_old_statistics_that_are_nan_stay_so(rng):
     p = problem(rng)
     p.mean[1] = p.variance[2] = np.nan
-    found = run(tensorflow.fused_batch_norm_v3, p, exponential_avg_factor=0.5)
+    found = run(p, exponential_avg_factor=0.5)
     assert np.isnan(found.batch_mean).tolist() == [False, True, False, False, False]
     assert np.isnan(found.batch_variance).tolist() == [False, False, True, False, False]
     assert np.isfinite(found.y).all()
@@ -142,41 +125,14 @@ def test_the_rank_says_how_many_axes(rng, data_format):
     for layout, dims in LAYOUTS.items():
         if FORMS[layout] == FORMS[data_format]:
             p = problem(rng, layout)
-            a = run(tensorflow.fused_batch_norm_v3, p, data_format=layout)
-            b = run(tensorflow.fused_batch_norm_v3, p, data_format=data_format)
+            a = run(p, data_format=layout)
+            b = run(p, data_format=data_format)
             assert all_bits(a) == all_bits(b), dims
-
-
-# ---- _FusedBatchNormEx ------------------------------------------------------------------
-
-
-def test_a_nan_passes_relu(rng):
-    p = problem(rng)
-    p.src_1[0, 0, 0, 2] = np.nan
-    found = run(tensorflow.fused_batch_norm_ex, p, [p.src_1], activation_mode="Relu")
-    assert np.argwhere(np.isnan(found.y)).tolist() == [[0, 0, 0, 2]]
-
-
-def test_side_inputs_are_a_list_of_at_most_one(rng):
-    p = problem(rng)
-    for thing in ([p.src_1] * 2, p.src_1, None, "ab"):
-        hint = r"; pass \[side_input\]" if thing is p.src_1 else ""
-        message = f"^side_input: expected a list of at most one array, got [^;]*{hint}$"
-        with pytest.raises(TypeError, match=message):
-            run(tensorflow.fused_batch_norm_ex, p, thing)
-    for kind in (list, tuple):
-        run(tensorflow.fused_batch_norm_ex, p, kind([p.src_1]))
-    message = r"^side_input\[0\]: expected shape \(2, 3, 4, 5\), like x"
-    with pytest.raises(ValueError, match=message):
-        run(tensorflow.fused_batch_norm_ex, p, [p.src_1[:1]])
-    message = r"^side_input\[0\]: expected float32, like x, got float16"
-    with pytest.raises(TypeError, match=message):
-        run(tensorflow.fused_batch_norm_ex, p, [p.src_1.astype(np.float16)])
 
 
 def test_the_gradient_takes_the_reserve_spaces(rng):
     p = problem(rng)
-    found = run(tensorflow.fused_batch_norm_v3, p)
+    found = run(p)
     grads = tensorflow.fused_batch_norm_grad_v3(
         p.diff_dst, p.src, p.gamma, *found[3:], epsilon=EPSILON
     )

@@ -246,7 +246,6 @@ def test_bn_ext_passes(data, data_format, num_threads):
 
 FUNCTIONS = {
     "tensorflow.FusedBatchNormV3": tensorflow.fused_batch_norm_v3,
-    "tensorflow.FusedBatchNormEx": tensorflow.fused_batch_norm_ex,
     "tensorflow.FusedBatchNormGradV3": tensorflow.fused_batch_norm_grad_v3,
     "ngraph.BatchNormTraining": ngraph.batch_norm_training,
     "ngraph.BatchNormInference": ngraph.batch_norm_inference,

@@ -155,15 +155,13 @@ assert_type(
     onednn_graph.batch_norm_training_backward(x32, x32, v32, v32, v32, epsilon=1e-5).diff_src,
     NDArray[np.float32],
 )
-x4, e32 = np.ones((4, 2, 2, 3), np.float16), np.empty(0, np.float32)
+x4 = np.ones((4, 2, 2, 3), np.float16)
 tf = tensorflow.fused_batch_norm_grad_v3(x4, x4, v32, v32, v32, None)
 assert_type(tf.x_backprop, NDArray[np.float16])
 assert_type(tf.scale_backprop, NDArray[np.float32])
 v3 = tensorflow.fused_batch_norm_v3(x4, v32, v32, v32, v32, is_training=False)
 assert_type(v3.y, NDArray[np.float16])
 assert_type(v3.reserve_space_2, NDArray[np.float32])
-fused4 = tensorflow.fused_batch_norm_ex(x4, v32, v32, e32, e32, [x4], activation_mode="Relu")
-assert_type(fused4.y, NDArray[np.float16])
 forward = onednn_graph.batch_norm_forward_training(x32, v32, v32, epsilon=1e-5, momentum=0.9)
 assert_type(forward.dst, NDArray[np.float32])
 assert_type(forward.running_mean, NDArray[np.float32])
@@ -191,7 +189,6 @@ inference = bn_ext.batch_norm_inference
 double = bn_ext.batch_norm_double_backward
 made = bn_ext.BatchNorm
 fused_v3 = tensorflow.fused_batch_norm_v3
-fused_ex = tensorflow.fused_batch_norm_ex
 WRONG: list[Callable[[], object]] = [
     lambda: reduce(x32, x32, v32, exact="yes"),  # type: ignore[arg-type]
     lambda: bn_ext.Statistics(x32, epsilon=0),  # type: ignore[call-arg]
@@ -232,5 +229,4 @@ WRONG: list[Callable[[], object]] = [
     lambda: made(3).forward(1.0),  # type: ignore[arg-type]
     lambda: made(3).load_state_dict([v32]),  # type: ignore[arg-type]
     lambda: fused_v3(x4, v32, v32, v32, v32, data_format="NXC"),  # type: ignore[arg-type]
-    lambda: fused_ex(x4, v32, v32, e32, e32, activation_mode="relu"),  # type: ignore[arg-type]
 ]

@@ -30,9 +30,6 @@ _ONEDNN = Operator("backward", _BACKWARD, (0, 1, 2), _TF, (), 1e-30, True)
 
 OPERATORS = {
     "tensorflow.FusedBatchNormV3": Operator("training", _FORWARD, (0, 3, 4, 2), _TF, (4, 5)),
-    "tensorflow.FusedBatchNormEx": Operator(
-        "training", (*_FORWARD, "src_1"), (0, 3, 4, 2), _TF, (4,)
-    ),
     "tensorflow.FusedBatchNormGradV3": Operator(
         "backward", ("diff_dst", "src", "gamma", "mean", "variance", "reserve_space_3"), (0, 1, 2),
         _TF, (4, 5),
@@ -58,7 +55,7 @@ def operator_of(name: object, kind: Kind) -> tuple[str, Kind, Operator]:
         text = f"expected one of {', '.join(found or OPERATORS)}, got {name!r}"
         raise ValueError(f"operator: {text}")
     full = found[0]
-    operator, (package, _, short) = OPERATORS[full], full.partition(".")
+    operator, package = OPERATORS[full], full.partition(".")[0]
     operation = operator.operation
     if operation == "training" and package == "tensorflow" and not kind.is_training:
         operation = "inference"
@@ -67,11 +64,11 @@ def operator_of(name: object, kind: Kind) -> tuple[str, Kind, Operator]:
         raise ValueError(f"operator: expected one of {expected}, got {full}")
     if package != "tensorflow" and kind.is_training != (operation != "inference"):
         raise ValueError(f"is_training: expected {operation != 'inference'} for {full}")
-    if (kind.relu or kind.add) and short != "FusedBatchNormEx":
+    if kind.relu or kind.add:
         raise ValueError(f"relu, add: {full} has none")
     return full, Kind(
-        operation, "NCX" if package == "ngraph" else kind.data_format, kind.is_training, kind.relu,
-        kind.add, package == "tensorflow", ranks=operator.ranks,
+        operation, "NCX" if package == "ngraph" else kind.data_format, kind.is_training,
+        unbiased=package == "tensorflow", ranks=operator.ranks,
     ), operator  # fmt: skip
 
 
@@ -79,7 +76,7 @@ def adapted(function: Callable[..., Any], full: str, kind: Kind) -> Callable[...
     """A function like that of check_forward or check_backward, which calls the operator's."""
     operator, package = OPERATORS[full], full.partition(".")[0]
 
-    def call(*arrays: Any, epsilon: float, src_1: Any = None) -> Any:
+    def call(*arrays: Any, epsilon: float) -> Any:
         given = dict(zip(OPERANDS[kind.operation], arrays, strict=True))
         if given["gamma"] is None and not operator.optional:
             raise NotImplementedError("the operator demands gamma")
@@ -89,14 +86,12 @@ def adapted(function: Callable[..., Any], full: str, kind: Kind) -> Callable[...
         channels = src.shape[1 if kind.data_format == "NCX" else -1]
         like = np.zeros(channels, operator.vectors[src.dtype.name])
         given = {"mean": like + 3, "variance": like + 2, "beta": like, **given}
-        given |= {"reserve_space_3": np.empty(0, np.float32), "src_1": [src_1] if kind.add else []}
+        given["reserve_space_3"] = np.empty(0, np.float32)
         how: dict[str, Any] = {"epsilon": epsilon}
         if package == "tensorflow":
             depth = "D" if src.ndim == 5 else ""
             how["data_format"] = f"NC{depth}HW" if kind.data_format == "NCX" else f"N{depth}HWC"
             how["is_training"] = kind.is_training
-            if "src_1" in operator.arrays:
-                how["activation_mode"] = "Relu" if kind.relu else "Identity"
         elif package == "onednn_graph":
             how["data_format"] = kind.data_format
         found = function(*(given[name] for name in operator.arrays), **how)

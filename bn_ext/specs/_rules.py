@@ -11,18 +11,17 @@ from inspect import signature
 from typing import Any, ParamSpec, SupportsFloat, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bn_ext import _core
 from bn_ext._names import VALUES, refuses_other_names
 
-__all__ = ["Rules", "as_at_most_one", "as_positive", "as_word"]
+__all__ = ["Rules", "as_positive", "as_word"]
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
 #: Our names of arrays that are no vectors.
-_DATA = ("src", "diff_dst", "src_1")
+_DATA = ("src", "diff_dst")
 
 
 @dataclass(frozen=True)
@@ -35,17 +34,17 @@ class Rules:
     names: Mapping[str, str]
     #: ranks that src may have; if empty, any from 2 up
     ranks: Sequence[int] = ()
-    #: our name -> {word that the argument may be: its meaning}
-    words: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: word that data_format may be -> its meaning
+    formats: Mapping[str, str] = field(default_factory=dict)
 
     def operator(self, function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
         """Make a function refuse unknown names with a hint, in the operator's own words."""
         own = signature(function).parameters.keys()
-        called = {ours: theirs.removesuffix("[0]") for ours, theirs in self.names.items()}
-        names = {name: name for name in own - called.values()}
-        names |= {ours: theirs for ours, theirs in called.items() if theirs in own}
-        values = {ours: f": {' or '.join(map(repr, each))}" for ours, each in self.words.items()}
-        return refuses_other_names(function, names, VALUES | values)
+        names = {name: name for name in own - self.names.values()}
+        names |= {ours: theirs for ours, theirs in self.names.items() if theirs in own}
+        words = " or ".join(map(repr, self.formats))
+        values = VALUES | ({"data_format": f": {words}"} if words else {})
+        return refuses_other_names(function, names, values)
 
     def arrays(self, optional: Mapping[str, Any] | None = None, **given: Any) -> dict[str, Any]:
         """Convert arrays, by our names, and check their dtypes and src's rank.
@@ -70,9 +69,10 @@ class Rules:
             _core._require_dtype(name, vector, allowed, like)
             if len(allowed) > 1:
                 allowed, like = (vector.dtype.name,), f", like {name}"
-        formats = self.words.get("data_format", {}).items()
         hints = {
-            ours: f'pass data_format="{word}"' for word, ours in formats if len(word) == src.ndim
+            ours: f'pass data_format="{word}"'
+            for word, ours in self.formats.items()
+            if len(word) == src.ndim
         }
         return {**arrays, "words": _core._Words({**self.names, **hints})}
 
@@ -93,12 +93,3 @@ def as_word(value: Any, name: str, words: Mapping[str, Any]) -> Any:
         expected = ", ".join(words)
         raise ValueError(f"{name}: expected one of {expected}, got {_core._shown(value)}")
     return words[value]
-
-
-def as_at_most_one(value: Any, name: str) -> NDArray[Any] | None:
-    """The array in a list of at most one."""
-    if not isinstance(value, (list, tuple)) or len(value) > 1:
-        hint = f"; pass [{name}]" if hasattr(value, "shape") else ""
-        shown = _core._shown(value)
-        raise TypeError(f"{name}: expected a list of at most one array, got {shown}{hint}")
-    return _core._as_array(value[0], f"{name}[0]") if value else None

@@ -1,4 +1,4 @@
-"""TensorFlow: ``FusedBatchNormV3``, ``_FusedBatchNormEx`` and ``FusedBatchNormGradV3``.
+"""TensorFlow: ``FusedBatchNormV3`` and ``FusedBatchNormGradV3``.
 
 An attribute that is None gets its default, and a word may be given as bytes, as in TensorFlow.
 """
@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 
 from bn_ext import _core
 from bn_ext._typing import Array, Data, Flag, Scalar
-from bn_ext.specs._rules import Rules, as_at_most_one, as_word
+from bn_ext.specs._rules import Rules, as_word
 
 __all__ = [
-    "FusedBatchNormEx",
     "FusedBatchNormGradV3",
     "FusedBatchNormV3",
-    "fused_batch_norm_ex",
     "fused_batch_norm_grad_v3",
     "fused_batch_norm_v3",
 ]
@@ -33,66 +31,26 @@ _TYPES = {name: ["float32"] for name in ("float16", "bfloat16", "float32")}
 _FORWARD = {
     "src": "x", "gamma": "scale", "beta": "offset", "mean": "mean", "variance": "variance",
     "running_mean": "mean", "running_variance": "variance",
-    "src_1": "side_input[0]", "relu": "activation_mode",
 }  # fmt: skip
 _BACKWARD = {
     "src": "x", "diff_dst": "y_backprop", "gamma": "scale",
     "mean": "reserve_space_1", "variance": "reserve_space_2",
 }  # fmt: skip
-_V3 = Rules(_TYPES, _FORWARD, ranks=(4, 5), words={"data_format": _FORMATS})
-_EX_WORDS: dict[str, dict[str, Any]] = {
-    "data_format": {"NHWC": "NXC", "NCHW": "NCX"}, "relu": {"Identity": False, "Relu": True}
-}  # fmt: skip
-_EX = Rules(_TYPES, _FORWARD, ranks=[4], words=_EX_WORDS)
-_GRAD = Rules(_TYPES, _BACKWARD, ranks=(4, 5), words={"data_format": _FORMATS})
+_V3 = Rules(_TYPES, _FORWARD, ranks=(4, 5), formats=_FORMATS)
+_GRAD = Rules(_TYPES, _BACKWARD, ranks=(4, 5), formats=_FORMATS)
 
 _Format: TypeAlias = Literal["NHWC", "NDHWC", "NCHW", "NCDHW"] | bytes | None
 
 
-def _shared(rules: Rules, epsilon: Any, data_format: Any, is_training: Any) -> dict[str, Any]:
-    """Convert the attributes that all operators have."""
+def _shared(epsilon: Any, data_format: Any, is_training: Any) -> dict[str, Any]:
+    """Convert the attributes that both operators have."""
+    word = "NHWC" if data_format is None else data_format
+    word = word.decode(errors="replace") if isinstance(word, bytes) else word
     return {
         "epsilon": _core._as_epsilon(1e-4 if epsilon is None else epsilon),
-        "data_format": _word(rules, "data_format", "NHWC" if data_format is None else data_format),
+        "data_format": as_word(word, "data_format", _FORMATS),
         "is_training": is_training is None or _core._as_flag(is_training, "is_training"),
     }
-
-
-def _word(rules: Rules, role: str, value: object) -> Any:
-    """The meaning of a word."""
-    word = value.decode(errors="replace") if isinstance(value, bytes) else value
-    return as_word(word, rules.names.get(role, role), rules.words[role])
-
-
-def _forward(
-    arrays: dict[str, Any], shared: dict[str, Any], factor: Any, **more: Any
-) -> tuple[Any, ...]:
-    """The six outputs of a forward operator."""
-    factor = 1 if factor is None else factor
-    factor = _core._as_real(factor, "exponential_avg_factor", "a finite number")
-    x, scale = arrays["src"], arrays["gamma"]
-    mean, variance = arrays.pop("mean"), arrays.pop("variance")
-    is_training = shared.pop("is_training")
-    if is_training and factor == 1:  # the old statistics have no weight
-        for name, old in (("mean", mean), ("variance", variance)):
-            if old.ndim != 1:
-                raise ValueError(f"{name}: expected one dimension, got shape {old.shape}")
-        mean = variance = np.zeros_like(scale)
-    mean, variance = mean.copy(), variance.copy()
-    if is_training:
-        y, *reserved = _core.training(
-            **arrays, **shared, **more, running_mean=mean, running_variance=variance,
-            exponential_avg_factor=factor,
-            correction=int(x.size > scale.size),  # the divisor is max(M - 1, 1)
-            out=(None, np.empty_like(scale), np.empty_like(scale)),
-        )  # fmt: skip
-    else:
-        y = _core.inference(**arrays, **shared, **more, mean=mean, variance=variance)
-        reserved = [mean.copy(), variance.copy()]
-    if x.size == 0:
-        mean[:] = variance[:] = np.nan
-        reserved = [np.zeros_like(scale), np.zeros_like(scale)]
-    return y, mean, variance, *reserved, np.empty(0, float32)
 
 
 class FusedBatchNormV3(NamedTuple, Generic[Scalar]):
@@ -180,85 +138,33 @@ def fused_batch_norm_v3(
     >>> found.batch_variance, found.reserve_space_2
     (array([6.6666665, 6.6666665], dtype=float32), array([5., 5.], dtype=float32))
     """
-    shared = _shared(_V3, epsilon, data_format, is_training)
+    shared = _shared(epsilon, data_format, is_training)
     arrays = _V3.arrays(src=x, gamma=scale, beta=offset, mean=mean, variance=variance)
-    return FusedBatchNormV3(*_forward(arrays, shared, exponential_avg_factor))
-
-
-class FusedBatchNormEx(FusedBatchNormV3[Scalar]):
-    """Outputs of `fused_batch_norm_ex`, in the operator's order."""
-
-    __slots__ = ()
-
-
-@_EX.operator
-def fused_batch_norm_ex(
-    x: Data[Scalar],
-    scale: Array,
-    offset: Array,
-    mean: Array,
-    variance: Array,
-    side_input: list[Array] | tuple[Array, ...] = (),
-    *,
-    epsilon: SupportsFloat | None = 0.0001,
-    exponential_avg_factor: SupportsFloat | None = 1.0,
-    activation_mode: Literal["Identity", "Relu"] | bytes | None = "Identity",
-    data_format: Literal["NHWC", "NCHW"] | bytes | None = "NHWC",
-    is_training: Flag | None = True,
-    name: str | None = None,
-) -> FusedBatchNormEx[Scalar]:
-    """Operator ``_FusedBatchNormEx`` of TensorFlow: ``tensorflow/core/ops/nn_ops.cc``.
-
-    Parameters
-    ----------
-    x : array, rank 4
-        What is normalized: float16, bfloat16 or float32.
-    scale, offset, mean, variance
-        As for `fused_batch_norm_v3`.
-    side_input : list of at most one array, optional
-        What is added before the activation, with x's shape and dtype. The attribute
-        ``num_side_inputs`` is the length of this list.
-    activation_mode : {"Identity", "Relu"}, optional
-        The activation of the sum. It may be bytes. A NaN passes Relu.
-    data_format : {"NHWC", "NCHW"}, optional
-        Whether the channels are on the last axis or on axis 1. It may be bytes.
-    epsilon, exponential_avg_factor, is_training, name
-        As for `fused_batch_norm_v3`.
-
-    Returns
-    -------
-    FusedBatchNormEx
-        As for `fused_batch_norm_v3`; y is the result of the activation.
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `fused_batch_norm_v3`.
-
-    Notes
-    -----
-    TensorFlow 2.21 on a CPU differs: it has this operator only in builds with oneDNN, for float32
-    and bfloat16, with "Relu" and without a side input; reserve_space_3 then has one element for
-    each element of x. The gradient does not need it if y is known.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bn_ext.specs import tensorflow
-    >>> x = np.array([[0, 0], [4, 2]], np.float32).reshape(1, 1, 2, 2)
-    >>> ones, none = np.ones(2, np.float32), np.empty(0, np.float32)
-    >>> tensorflow.fused_batch_norm_ex(
-    ...     x, ones, 0 * ones, none, none, [x], epsilon=0, activation_mode="Relu").y
-    array([[[[0., 0.],
-             [5., 3.]]]], dtype=float32)
-    """
-    shared = _shared(_EX, epsilon, data_format, is_training)
-    relu = _word(_EX, "relu", "Identity" if activation_mode is None else activation_mode)
-    arrays = _EX.arrays(
-        src=x, gamma=scale, beta=offset, mean=mean, variance=variance,
-        optional={"src_1": as_at_most_one(side_input, "side_input")},
-    )  # fmt: skip
-    return FusedBatchNormEx(*_forward(arrays, shared, exponential_avg_factor, relu=relu))
+    factor = 1 if exponential_avg_factor is None else exponential_avg_factor
+    factor = _core._as_real(factor, "exponential_avg_factor", "a finite number")
+    src, gamma = arrays["src"], arrays["gamma"]
+    running = [arrays.pop("mean"), arrays.pop("variance")]
+    trains = shared.pop("is_training")
+    if trains and factor == 1:  # the old statistics have no weight
+        for what, old in zip(("mean", "variance"), running, strict=True):
+            if old.ndim != 1:
+                raise ValueError(f"{what}: expected one dimension, got shape {old.shape}")
+        running = [np.zeros_like(gamma)] * 2
+    new_mean, new_variance = (old.copy() for old in running)
+    if trains:
+        y, *reserved = _core.training(
+            **arrays, **shared, running_mean=new_mean, running_variance=new_variance,
+            exponential_avg_factor=factor,
+            correction=int(src.size > gamma.size),  # the divisor is max(M - 1, 1)
+            out=(None, np.empty_like(gamma), np.empty_like(gamma)),
+        )  # fmt: skip
+    else:
+        y = _core.inference(**arrays, **shared, mean=new_mean, variance=new_variance)
+        reserved = [new_mean.copy(), new_variance.copy()]
+    if src.size == 0:
+        new_mean[:] = new_variance[:] = np.nan
+        reserved = [np.zeros_like(gamma), np.zeros_like(gamma)]
+    return FusedBatchNormV3(y, new_mean, new_variance, *reserved, np.empty(0, float32))
 
 
 class FusedBatchNormGradV3(NamedTuple, Generic[Scalar]):
@@ -336,7 +242,7 @@ def fused_batch_norm_grad_v3(
     >>> grads.offset_backprop
     array([4., 4.], dtype=float32)
     """
-    shared = _shared(_GRAD, epsilon, data_format, is_training)
+    shared = _shared(epsilon, data_format, is_training)
     arrays = _GRAD.arrays(
         src=x, diff_dst=y_backprop, gamma=scale, mean=reserve_space_1, variance=reserve_space_2,
         optional={"reserve_space_3": reserve_space_3},
