@@ -9,7 +9,6 @@ batch_norm_statistics_backward                  with respect to given statistics
 from typing import Any, Literal, Never, SupportsFloat, SupportsIndex, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bn_ext import _core
 from bn_ext._names import explains_other_names, refuse_unknown
@@ -20,7 +19,7 @@ from bn_ext._results import (
     BatchNormTraining,
 )
 from bn_ext._sums import GradientSums, total_of
-from bn_ext._typing import Array, Data, DataFormat, Flag, Out, Scalar
+from bn_ext._typing import Array, Data, DataFormat, Flag, NDArray, Out, Scalar
 from bn_ext._vectors import statistics_backward
 
 __all__ = [

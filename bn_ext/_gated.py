@@ -5,10 +5,10 @@ through the ReLU.
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bn_ext import _core
 from bn_ext._results import BatchNormDoubleBackward
+from bn_ext._typing import NDArray
 
 __all__ = ["gated", "gated_double_backward", "workspace_size"]
 

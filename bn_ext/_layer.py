@@ -11,18 +11,16 @@ With `allreduce`, each pass first sums over all processes:
     backward    GradientSums -> allreduce -> batch_norm_backward(sums=...)
 """
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, SupportsIndex
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from bn_ext import _core
 from bn_ext._gated import workspace_size
 from bn_ext._names import HINTS, find_hint, refuses_other_names
 from bn_ext._sums import GradientSums, Statistics, total_of
-from bn_ext._typing import Array, DataFormat, Flag
+from bn_ext._typing import Array, DataFormat, DTypeLike, Flag, NDArray
 
 __all__ = ["BatchNorm"]
 
@@ -520,6 +518,8 @@ class BatchNorm:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "BatchNorm":
         """A layer that shares nothing but what is behind `allreduce`: the other processes."""
+        import copy
+
         memo[id(self.allreduce)] = self.allreduce
         memo[id(self)] = other = type(self).__new__(type(self))
         vars(other).update(copy.deepcopy(self.__getstate__(), memo))

@@ -2,7 +2,7 @@
 
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from numpy.typing import NDArray
+from bn_ext._typing import NDArray
 
 __all__ = [
     "BatchNormAddGradients",

@@ -1,17 +1,23 @@
 """What the functions accept, for type checkers. Dtypes and shapes are checked only at run time."""
 
-import array
-import ctypes
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 _Scalar = TypeVar("_Scalar", bound=np.generic, covariant=True)
 if TYPE_CHECKING:
+    import array
+    import ctypes
+
+    from numpy.typing import DTypeLike as DTypeLike, NDArray as NDArray
+
     from bn_ext._core import Scalar as Scalar, Vector as Vector
-else:
+
+    # Exporters of the buffer protocol, listed by name to exclude bytes.
+    Buffer: TypeAlias = memoryview[Any] | array.array[Any] | ctypes.Array[Any]
+else:  # without the time of imports
     Scalar, Vector = TypeVar("Scalar", bound=np.generic), TypeVar("Vector", bound=np.generic)
+    NDArray, DTypeLike, Buffer = np.ndarray[Any, np.dtype[Scalar]], Any, Any
 
 
 class SupportsArray(Protocol[_Scalar]):
@@ -30,11 +36,6 @@ class SupportsDLPack(Protocol):
     def __dlpack__(self, *, stream: Any = ...) -> Any: ...
 
 
-# Exporters of the buffer protocol, listed by name to exclude bytes.
-if TYPE_CHECKING:
-    Buffer: TypeAlias = memoryview[Any] | array.array[Any] | ctypes.Array[Any]
-else:  # Python 3.11 cannot subscript the first two
-    Buffer = memoryview | array.array | ctypes.Array
 # No type for __array_interface__: NumPy's scalars would fit too. Other objects that have it need
 # np.asarray.
 Array: TypeAlias = SupportsArray[Any] | SupportsDLPack | Buffer | list[Any] | tuple[Any, ...]

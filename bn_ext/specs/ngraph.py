@@ -3,11 +3,10 @@
 from typing import Generic, NamedTuple, SupportsFloat
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bn_ext import _core
 from bn_ext._core import _as_epsilon as as_epsilon
-from bn_ext._typing import Array, Data, Scalar
+from bn_ext._typing import Array, Data, NDArray, Scalar
 from bn_ext.specs._rules import Rules
 
 __all__ = [

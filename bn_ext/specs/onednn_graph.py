@@ -7,10 +7,9 @@ specification, and ``BatchNormTrainingBackward`` in the library's Graph API.
 from typing import Any, Generic, Literal, NamedTuple, SupportsFloat
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bn_ext import _core
-from bn_ext._typing import Array, Data, Flag, Scalar, Vector
+from bn_ext._typing import Array, Data, Flag, NDArray, Scalar, Vector
 from bn_ext.specs._rules import Rules, as_positive, as_word
 
 __all__ = [

@@ -7,10 +7,9 @@ from typing import Any, Generic, Literal, NamedTuple, SupportsFloat, TypeAlias
 
 import numpy as np
 from numpy import float32
-from numpy.typing import NDArray
 
 from bn_ext import _core
-from bn_ext._typing import Array, Data, Flag, Scalar
+from bn_ext._typing import Array, Data, Flag, NDArray, Scalar
 from bn_ext.specs._rules import Rules, as_word
 
 __all__ = [
@@ -164,7 +163,8 @@ def fused_batch_norm_v3(
     if src.size == 0:
         new_mean[:] = new_variance[:] = np.nan
         reserved = [np.zeros_like(gamma), np.zeros_like(gamma)]
-    return FusedBatchNormV3(y, new_mean, new_variance, *reserved, np.empty(0, float32))
+    empty = np.empty(0, float32)
+    return FusedBatchNormV3._make([y, new_mean, new_variance, *reserved, empty])
 
 
 class FusedBatchNormGradV3(NamedTuple, Generic[Scalar]):
