@@ -16,10 +16,7 @@ typedef struct {
     int64_t most;                    /* terms of a portion */
     int64_t positions, run;          /* of a row; by runs, both are 1 */
     int64_t from, channels, columns; /* of the tile; there is none yet if `from` is -1 */
-    bn_strip strip;
-    char *terms; /* of a portion */
-    int untried; /* how many more portions go to limbs term by term */
-    int backoff; /* what `untried` becomes when a portion's sums were rounded */
+    char *terms;                     /* of a portion */
 } bn_exact;
 
 static inline bn_kind_of_state bn_kind_of_sums(base_formula f) {

@@ -115,25 +115,6 @@ typedef struct {
     bn_range seen[BN_SUMS]; /* the terms' */
 } bn_terms;
 
-/* The sums of a portion. Each term, or its square, is cut into parts (number_*.h). Each part is
- * added up in one of up to BN_PLANES planes of BN_STRIP doubles. */
-enum { BN_PLANES = 6 };
-
-typedef struct {
-    double *plane;
-    int64_t columns;
-    int64_t adds;           /* the most terms in a lane */
-    bn_range seen[BN_SUMS]; /* of each sum's terms; not set for a sum of squares */
-    int top[BN_SUMS];       /* terms are cut as if they were at most 2^top */
-} bn_strip;
-
-/* The range of a strip's sums in each plane. They are exact if no bit is missing: spare >= 0. Then
- * 2^spare of them can be added without rounding. */
-typedef struct {
-    bn_range of[BN_PLANES];
-    int spare;
-} bn_added;
-
 /* Sums as limbs (state.h): an array (limbs and flags, BN_SUMS, columns) whose rows lie `pitch`
  * limbs apart. Only rows `first` to `end` - 1 are set, and flags only if `flagged`. */
 typedef struct {
@@ -149,11 +130,7 @@ typedef struct {
 
 /* What exact sums need of an arithmetic type, for any formula. */
 typedef struct {
-    /* What a strip holds, if its terms were cut for `top`. */
-    bn_added (*added)(const bn_strip *strip, bool squares, const int top[BN_SUMS]);
-    /* Add a strip's doubles, or rows of terms, to an accumulator's columns from `column` on. */
-    void (*deposit_strip)(bn_accumulator *a, int64_t column, const bn_strip *strip,
-                          const bn_added *added);
+    /* Add rows of terms to an accumulator's columns from `column` on. */
     void (*deposit_terms)(bn_accumulator *a, int64_t column, int64_t columns, const bn_terms *terms,
                           int64_t rows);
     /* Carry from each limb to the next. */
@@ -161,7 +138,6 @@ typedef struct {
 } bn_exact_kernels;
 
 typedef void bn_terms_kernel(const bn_box *box, const bn_coefs *coefs, bn_terms *to);
-typedef void bn_strip_kernel(const bn_box *box, const bn_coefs *coefs, bn_strip *to);
 typedef void bn_sum_kernel(const bn_box *box, int boxes, const bn_coefs *coefs,
                            const bn_sums *sums);
 typedef void bn_write_kernel(const bn_box *box, const bn_coefs *coefs);
@@ -175,10 +151,8 @@ typedef struct {
 
     bn_write_kernel *write[FORMULAS][GATES];
 
-    /* For a portion, with coefficients BY_COLUMNS or ONE_FOR_ALL. terms: store its terms. add_up:
-     * set a strip to their sums. */
+    /* Store a portion's terms, with coefficients BY_COLUMNS or ONE_FOR_ALL. */
     bn_terms_kernel *terms[FORMULAS][GATES];
-    bn_strip_kernel *add_up[FORMULAS][GATES];
     const bn_exact_kernels *exact;
 
     /* The ReLU mask of n contiguous elements. */

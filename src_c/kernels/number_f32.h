@@ -38,31 +38,15 @@ INLINE void sum_regs_store(double *sum, double *compensation, sum_regs w) {
 
 /* ---- sums without rounding: kernels/exact.inc ---------------------------------- */
 
-/* The lower and the upper half of a register of terms are added as doubles, which have bits to
- * spare. Exponents of squares differ twice as much, so squares are cut in two. */
 enum {
     NUMBER_BITS = 24,
-    HALVES = 2,       /* registers of doubles that one register of terms becomes */
-    TERM_PARTS = 1,   /* doubles into which a term is cut ... */
-    SQUARE_PARTS = 2, /* ... and a square */
+    HALVES = 2, /* registers of doubles that one register of terms becomes */
     LARGEST_EXPONENT = 127,
 };
 
 /* Half h of a register of numbers as doubles. */
 INLINE f64v doubles_of(vec v, int h) {
     return h ? widen_high(v) : widen_low(v);
-}
-
-/* Cut half h of a register of terms, or the squares of these terms, into doubles. Nothing is
- * rounded. */
-INLINE void cut_term(vec t, int h, const f64v *anchor, f64v part[TERM_PARTS]) {
-    (void)anchor;
-    part[0] = doubles_of(t, h);
-}
-INLINE void cut_square(vec t, int h, const f64v *anchor, f64v part[SQUARE_PARTS]) {
-    const f64v x = doubles_of(t, h), square = x * x;
-    part[0] = (square + anchor[0]) - anchor[0];
-    part[1] = square - part[0];
 }
 
 #include "kernels/number.inc"

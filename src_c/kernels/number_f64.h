@@ -37,12 +37,9 @@ INLINE void sum_regs_store(double *sum, double *compensation, sum_regs w) {
 
 /* ---- sums without rounding: kernels/exact.inc ---------------------------------- */
 
-/* A term is cut into doubles that have bits to spare. */
 enum {
     NUMBER_BITS = 53,
-    HALVES = 1,       /* registers of doubles that one register of terms becomes */
-    TERM_PARTS = 2,   /* doubles into which a term is cut ... */
-    SQUARE_PARTS = 4, /* ... and a square, which has 106 bits */
+    HALVES = 1, /* registers of doubles that one register of terms becomes */
     LARGEST_EXPONENT = 1023,
 };
 
@@ -50,31 +47,6 @@ enum {
 INLINE f64v doubles_of(vec v, int h) {
     (void)h;
     return v;
-}
-
-/* Cut a register of terms, or the squares of these terms, into doubles: whole grains of each anchor
- * (exact.inc), and what is left. Nothing is rounded if the sums' range says so (bn_added). */
-INLINE void cut_term(vec t, int h, const f64v *anchor, f64v part[TERM_PARTS]) {
-    (void)h;
-    part[0] = (t + anchor[0]) - anchor[0];
-    part[1] = t - part[0];
-}
-INLINE void cut_square(vec t, int h, const f64v *anchor, f64v part[SQUARE_PARTS]) {
-    const f64v square = t * t, error = square_error(t);
-    (void)h;
-    part[0] = (square + anchor[0]) - anchor[0];
-    const f64v left = square - part[0], upper = (left + anchor[1]) - anchor[1];
-    const f64v upper_error = (error + anchor[1]) - anchor[1], left_error = error - upper_error;
-    const f64v middle_error = (left_error + anchor[2]) - anchor[2];
-    part[1] = upper + upper_error;
-    /* Let u be anchor 2's grain, s the unit in the last place of `square`, and e that of the exact
-     * square; s is 2^52 e or 2^53 e. Part 3 is what the error has below u. For two or more terms,
-     * the range has a bit for carries. If part 3 and that bit fit in 53 bits, part 3 has at most 52
-     * bits. So u is at most 2^52 e, and at most s. Then left - upper and middle_error are multiples
-     * of u, and part 2, their sum, is exact. (For a single term, u may be 2 s; part 2 has bits to
-     * spare.) */
-    part[2] = (left - upper) + middle_error;
-    part[3] = left_error - middle_error;
 }
 
 #include "kernels/number.inc"
