@@ -163,17 +163,17 @@ def units(source=SOURCE, machine=MACHINE, system=sys.platform):
             yield Unit(path.stem, path, [*common, *SERIAL, *openmp(system), table])
 
 
-def door(path, include_dirs):
-    """The unit of Cython's C file for core.pyx, with the folders of Python's headers."""
+def door(name, path, include_dirs):
+    """The unit of Cython's C file for an extension, with the folders of Python's headers."""
     # Cython declares a thread state that shadows another one.
     shadow = ["-Wno-shadow"] if warnings() else []
     flags = [*FLAGS, "-O2", *SERIAL, *warnings(), *shadow]
     # A virtual environment's include folder has nothing for us. As a flag, it would differ between
-    # environments, so that each would compile _core.c again.
+    # environments, so that each would compile the file again.
     own = None if sys.prefix == sys.base_prefix else os.path.join(sys.exec_prefix, "include")
     flags += [f"-I{folder}" for folder in (SOURCE.name, *include_dirs) if folder != own]
     flags += ["-DPy_LIMITED_API=0x030B0000", "-Wno-unused-parameter"] if abi3() else []
-    return Unit("_core", Path(path), flags)
+    return Unit(name, Path(path), flags)
 
 
 def harmless(command):

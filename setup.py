@@ -42,10 +42,21 @@ class BuildExt(build_ext):
             built_for = f"{self.plat_name}-{sys.implementation.cache_tag}"
             self.build_temp = os.path.join("build", f"temp.{built_for}")
 
+    def run(self):
+        super().run()
+        if self.inplace:  # tests call kernels of the same objects; no wheel has this extension
+            kernels = Extension("oracle.compiled", ["tests/oracle/compiled.pyx"], **LINKED)
+            path = os.path.join("tests", self.get_ext_filename(kernels.name))
+            self.link(*cythonize([kernels]), path)
+
     def build_extension(self, ext):
+        self.link(ext, self.get_ext_fullpath(ext.name))
+
+    def link(self, ext, path):
+        """Compile what an extension needs, and link it to `path`."""
         units = [*build_c.units(SOURCE)]
         # Only this unit needs Python's headers.
-        units.append(build_c.door(ext.sources[0], self.compiler.include_dirs))
+        units.append(build_c.door(ext.name, ext.sources[0], self.compiler.include_dirs))
         flags, command = ["-g0"] if STRIP else [], [*self.command(), *HARDENED]
         objects = build_c.compile_units(units, Path(self.build_temp), command, flags)
         link = ext.extra_link_args
@@ -56,7 +67,7 @@ class BuildExt(build_ext):
         self.compiler.force = True  # flags may have changed; linking takes a moment
         self.compiler.link_shared_object(
             [str(made) for made in objects],
-            self.get_ext_fullpath(ext.name),
+            path,
             export_symbols=self.get_export_symbols(ext),
             extra_postargs=link,
             build_temp=self.build_temp,
@@ -97,16 +108,15 @@ def readme():
     return re.sub(r"(?<=\]\()(?!https?:|#)", f"{url}/blob/HEAD/", text)
 
 
-core = Extension(
-    "bn_ext._core",
-    ["bn_ext/_core/core.pyx"],
-    extra_link_args=[
+LINKED = {
+    "extra_link_args": [
         *build_c.openmp(),
         *HARDENED_LINK,
         *(["-Wl,-s"] if STRIP and sys.platform == "linux" else []),
     ],
-    py_limited_api=build_c.abi3(),
-)
+    "py_limited_api": build_c.abi3(),
+}
+core = Extension("bn_ext._core", ["bn_ext/_core/core.pyx"], **LINKED)
 
 demand(PROJECT["build-system"]["requires"])
 # Builds of one tree share files, even if their options differ.

@@ -171,32 +171,3 @@ def _parked_limit() -> int: ...
 def _set_parked_limit(bytes: int) -> None: ...
 def _set_stack_bytes(bytes: int) -> None: ...
 def _set_threads_limit(threads: int) -> None: ...
-
-# ---- a kernel by itself
-
-def _formulas() -> dict[str, tuple[int, int]]: ...
-def _kernel_interface() -> dict[str, Any]: ...
-def _run_sum_kernel(
-    isa: str,
-    dtype: str,
-    name: str,
-    how: str,
-    boxes: list[tuple[Any, ...]],
-    coefs: NDArray[np.uint8],
-    stride: int,
-    planes: NDArray[np.float64],
-    group: NDArray[np.float64] | None,
-) -> None: ...
-def _run_write_kernel(
-    isa: str,
-    dtype: str,
-    name: str,
-    box: tuple[Any, ...],
-    coefs: NDArray[np.uint8],
-    stride: int,
-    period: int,
-    layout: int,
-) -> None: ...
-def _run_relu_mask(
-    isa: str, dtype: str, elements: NDArray[np.uint8], n: int, to: NDArray[np.uint64]
-) -> None: ...

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from oracle import arithmetic, formulas, kernels, running
+from oracle import arithmetic, compiled, formulas, kernels, running
 from oracle.__main__ import main
 from oracle.dtypes import DTYPES
 from processes import python
 from tree import TESTS
 
 import bn_ext
-from bn_ext import _core, _verify
+from bn_ext import _verify
 
 pytestmark = pytest.mark.quick
 
@@ -40,8 +40,8 @@ def test_digests_are_printed_as_they_stand_in_the_source(capsys, monkeypatch):
 
 
 def test_every_formula_of_the_table_is_checked(monkeypatch):
-    assert [formula for _, formula in formulas.KERNELS] == [*_core._formulas()]
-    monkeypatch.setattr(_core, "_formulas", lambda: {"squares": (0, 0)})
+    assert [formula for _, formula in formulas.KERNELS] == [*compiled.formulas()]
+    monkeypatch.setattr(compiled, "formulas", lambda: {"squares": (0, 0)})
     with pytest.raises(RuntimeError, match=r"expected the formulas of formulas.h .*'squares'"):
         runpy.run_path(formulas.__file__)
 

@@ -157,68 +157,6 @@ cdef extern from "arrays/axes.h" nogil:
 
 
 cdef extern from "kernels/kernels.h" nogil:
-    enum:
-        FORMULAS, GATES
-        COEF_MEAN, COEF_SHIFT, COEF_SLOPE, COEF_SCALE, COEF_CROSS, COEF_BEND, COEF_OFFSET, COEFS
-        BN_ROWS, BN_GROUP, BN_BOXES, BN_STRANDS, BN_STRETCH_BYTES, BN_PAD, BN_RING_PAD
-
-    ctypedef struct formula_needs:
-        const char *name
-        unsigned reads, writes, takes
-        int sums
-
-    ctypedef struct formula:
-        int base, gate
-
-    const formula_needs base_table[FORMULAS]
-    const formula_needs gate_table[GATES]
-    formula_needs bn_needs_of(formula f)
-
-    ctypedef struct bn_place:
-        char *data[BN_OPERANDS]
-        int64_t bit
-
-    ctypedef struct bn_box:
-        bn_place at
-        int64_t pitch[BN_OPERANDS]
-        int64_t step[BN_OPERANDS]
-        int64_t apart[BN_OPERANDS]
-        int64_t repeats, channels, cols
-        int rows
-        int64_t ahead
-        c_bool nontemporal, relu
-
-    ctypedef enum bn_layout:
-        BY_COLUMNS, AS_RING, ONE_FOR_ALL
-
-    ctypedef struct bn_coefs:
-        const void *column
-        int64_t stride, period
-        bn_layout layout
-
-    ctypedef struct bn_sums:
-        double *plane
-        int64_t stride
-        void *group
-        int count
-
-    ctypedef void bn_sum_kernel(const bn_box *box, int boxes, const bn_coefs *coefs,
-                                const bn_sums *sums)
-    ctypedef void bn_write_kernel(const bn_box *box, const bn_coefs *coefs)
-
-    ctypedef struct bn_dtype_kernels:
-        bn_sum_kernel *sum[FORMULAS][GATES]
-        bn_sum_kernel *sum_short_runs[FORMULAS][GATES]
-        bn_sum_kernel *sum_long_runs[FORMULAS][GATES]
-        bn_write_kernel *write[FORMULAS][GATES]
-        void (*relu_mask)(const char *source, int64_t n, uint64_t *to)
-        c_bool paired
-
-    ctypedef struct bn_kernels:
-        const bn_dtype_kernels *dtype[BN_DTYPES]
-
-    const bn_kernels *bn_kernels_of(int level)
-
     int bn_isa_count()
     const char *bn_isa_name(int level)
     int bn_isa_current()

@@ -69,7 +69,6 @@ include "arguments.pxi"
 include "inputs.pxi"
 include "outputs.pxi"
 include "exact.pxi"
-include "raw_kernels.pxi"
 include "process.pxi"
 
 

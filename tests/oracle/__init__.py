@@ -8,5 +8,14 @@
     formulas.py     what each formula sums and writes, in NumPy: to add one, begin here
     dtypes.py       storage types as bits, and how each is computed and summed
 
-Each module here uses only those below it, and kernels through `_core`.
+    compiled.pyx    calls kernels; a build in place links it from the objects of the extension
+
+Each module here uses only those below it.
 """
+
+try:
+    from oracle import compiled  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        f"{error}; 'python -m pip install -e .' in the clone compiles tests/oracle/compiled.pyx"
+    ) from error

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from bn_ext import _core
+from oracle import compiled
 from oracle.dtypes import Array, Dtype
 from oracle.formulas import COEFS, GATE, RESULTS, SUMS, TERMS, Kernel, needs
 from oracle.values import Case
@@ -21,11 +21,11 @@ __all__ = [
 ]  # fmt: skip
 
 #: The most rows of a block.
-ROWS: int = _core._kernel_interface()["rows"]
+ROWS: int = compiled.interface()["rows"]
 #: The most blocks that are added up before they join the sums.
-GROUP: int = _core._kernel_interface()["group"]
+GROUP: int = compiled.interface()["group"]
 #: Bytes of a stretch, to which long runs are folded.
-STRETCH_BYTES: int = _core._kernel_interface()["stretch_bytes"]
+STRETCH_BYTES: int = compiled.interface()["stretch_bytes"]
 #: `sum_columns` keeps this many subsums, each of every eighth column, and adds them as a tree.
 SUBSUMS = 8
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bn_ext import _core
+from oracle import compiled
 from oracle.dtypes import Array
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
 #: A pass ("sum" or "write"), and one of its formulas.
 Kernel = tuple[str, str]
 
-_INTERFACE = _core._kernel_interface()
+_INTERFACE = compiled.interface()
 #: Names of operands, in the order of bn.h.
 OPERANDS: tuple[str, ...] = _INTERFACE["operands"]
 #: Names of coefficients, in the order of formulas.h.
@@ -107,9 +107,9 @@ RESULTS: dict[str, Callable[[Any, Any], dict[str, Array]]] = {
     },
 }
 
-if [*TERMS, *RESULTS] != [*_core._formulas()]:
+if [*TERMS, *RESULTS] != [*compiled.formulas()]:
     raise RuntimeError(
-        f"expected the formulas of formulas.h in their order, {[*_core._formulas()]}, "
+        f"expected the formulas of formulas.h in their order, {[*compiled.formulas()]}, "
         f"got {[*TERMS, *RESULTS]}"
     )
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bn_ext import _core
-from oracle import arithmetic
+from oracle import arithmetic, compiled
 from oracle.dtypes import Array, Dtype
 from oracle.formulas import GATE, OPERANDS, Kernel, needs
 from oracle.values import Case
@@ -17,8 +16,8 @@ __all__ = [
     "run_relu_mask", "run_runs", "run_sum", "run_write",
 ]  # fmt: skip
 
-_INTERFACE = _core._kernel_interface()
-#: A box as `_core._run_sum_kernel` takes it.
+_INTERFACE = compiled.interface()
+#: A box as `compiled.run_sum_kernel` takes it.
 Box = tuple[Any, ...]
 #: The rows and the repeats of one or two boxes.
 Parts = tuple[tuple[int, int], ...]
@@ -118,7 +117,7 @@ def run_sum(
     """Sum (repeats x rows, columns) views of memory; sums go to the case's own array."""
     coefs = np.ascontiguousarray(case.coefs)
     all_rows, columns = operands[OPERANDS[0]].shape
-    _core._run_sum_kernel(
+    compiled.run_sum_kernel(
         isa, case.dtype.name, formula, "columns",
         [_box(operands, 0, (1, rows, 0), rows, all_rows // rows, 1, columns)],
         coefs.view(np.uint8), coefs.shape[1], case.planes,
@@ -141,7 +140,7 @@ def run_runs(
     step = parts[0][0]
     starts = [0, step * parts[0][1]]
     each = step * sum(repeats for _, repeats in parts)
-    _core._run_sum_kernel(
+    compiled.run_sum_kernel(
         isa, case.dtype.name, formula, "long runs" if folded else "short runs",
         [_box(operands, start, (1, step, each), rows, repeats, channels, columns)
          for start, (rows, repeats) in zip(starts, parts, strict=False)],
@@ -196,7 +195,7 @@ def run_write(
     rows, columns = operands[OPERANDS[0]].shape
     each = rows // STRANDS if span.strands else rows
     coefs, period = _laid_out(span, case.dtype, case.coefs)
-    _core._run_write_kernel(
+    compiled.run_write_kernel(
         isa, case.dtype.name, formula,
         _box(operands, 0, (each, span.channels, 1), rows // each, each // span.channels,
              span.channels, columns, span.nontemporal, span.relu),
@@ -207,5 +206,5 @@ def run_write(
 def run_relu_mask(isa: str, dtype: Dtype, elements: Array) -> Array:
     """Which elements, given as bits of a dtype, a ReLU passes: one bit each, in words of 64."""
     found = np.zeros(-(-len(elements) // 64), np.uint64)
-    _core._run_relu_mask(isa, dtype.name, elements.view(np.uint8), len(elements), found)
+    compiled.run_relu_mask(isa, dtype.name, elements.view(np.uint8), len(elements), found)
     return found

@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bn_ext import _core
+from oracle import compiled
 from oracle.dtypes import Array, Dtype
 from oracle.formulas import COEFS, GATE, INPUTS
 
 __all__ = ["PAD", "Case", "case_of", "padded", "values"]
 
 #: A kernel may add 0 to this many columns past the last one.
-PAD: int = _core._kernel_interface()["pad"]
+PAD: int = compiled.interface()["pad"]
 
 
 def padded(columns: Array) -> Array:
