@@ -24,8 +24,6 @@ __all__ = ["GradientSums", "Statistics"]
 _MOST = 2**53
 #: From so many parts on, `+` makes an exact sum canonical, which counts as one part.
 _MANY = 2**19
-#: Rows of a state after its limbs.
-_MORE_ROWS = 3
 
 
 def power_above(count: int) -> float:
@@ -144,14 +142,8 @@ class _Sums:
         """An exact sum in its canonical form, without limbs that are 0 in all channels."""
         if not self.exact:
             return vars(self)
-        state = _core.canonical_state(self._sums)
-        for k in range(len(state) - _MORE_ROWS - 1, 0, -1):  # a negative sum's highest limbs
-            borrow = state[k] == -1
-            state[k] += borrow
-            state[k - 1] -= borrow.astype(np.int64) << 40
-        rows: NDArray[np.bool_] = np.asarray(state.any(axis=(1, 2)))
-        rows[-_MORE_ROWS:] = True
-        return {**vars(self), "_sums": state[rows], "_rows": rows, "_count": 0}
+        packed, rows = _core.pack_state(self._sums)
+        return {**vars(self), "_sums": packed, "_rows": rows, "_count": 0}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         """Check all of a state, which may be damaged or made up; limbs, when they are used."""
@@ -168,16 +160,8 @@ class _Sums:
         n = _core.rows_of_sums(dtype, exact, self._OF_MOMENTS)
         if exact:
             rows = _array_of("_rows", saved["_rows"], np.bool_, n)
-            ends = bool(rows[-_MORE_ROWS:].all())
-            _require(ends, "_rows", f"the last {_MORE_ROWS} rows", rows)
-            state = _array_of("_sums", sums, np.int64, int(rows.sum()), 2, None)
-            sums = np.zeros((n, *state.shape[1:]), np.int64)
-            sums[rows] = state
-            for k in range(1, n - _MORE_ROWS):
-                borrow = sums[k - 1] < 0
-                sums[k] -= borrow
-                sums[k - 1] += borrow.astype(np.int64) << 40
-            _core.state_count(sums)
+            packed = _array_of("_sums", sums, np.int64, int(rows.sum()), 2, None)
+            sums = _core.unpack_state(packed, rows)
         else:
             sums = _array_of("_sums", sums, np.float64, n, None)
         found = {**saved, "exact": exact, "_sums": sums}

@@ -73,6 +73,8 @@ cdef extern from "exact/state.h" nogil:
     int bn_limbs(bn_dtype dtype, bn_kind_of_state kind)
     int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind)
     int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels)
+    void bn_fold_signs(int64_t *state, int limbs, int64_t channels)
+    void bn_unfold_signs(int64_t *state, int limbs, int64_t channels)
     int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums)
     int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats)
 

@@ -223,7 +223,7 @@ cdef object run(Call c, tuple given):
     cdef bn_status status
     result = new_sums(c) if c.facts.reduces else new_results(c, given)
     if c.channels and not (c.is_empty and c.facts.reduces):
-        state_problem(c)
+        fill_problem(c)
         if is_brief(c):
             status = compute(c)
         else:
@@ -259,7 +259,7 @@ cdef int check(Call c) except -1:
     return check_terms(c)
 
 
-cdef int state_problem(Call c) except -1:
+cdef int fill_problem(Call c) except -1:
     """Fill in the problem that C reads. An operand that cannot be walked in the order of `axes` gets
     a dense copy. So does diff_src_1 where it would overwrite src, which is read later. An absent
     operand gets src's strides."""

@@ -140,6 +140,30 @@ def canonical_state(state):
     return np.asarray(limbs)
 
 
+def pack_state(state):
+    """The state in its canonical form, without limbs that are 0 in all channels; and which rows
+    are left."""
+    packed = canonical_state(state)
+    cdef int64_t[:, :, ::1] limbs = packed
+    cdef int n = <int>limbs.shape[0] - BN_MORE_ROWS
+    if limbs.shape[2]:
+        bn_fold_signs(&limbs[0, 0, 0], n, limbs.shape[2])
+    rows = packed.any(axis=(1, 2))
+    rows[n:] = True
+    return packed[rows], rows
+
+
+def unpack_state(packed, rows):
+    """The state that `pack_state` has packed."""
+    cdef int64_t count
+    state = np.zeros((len(rows), BN_SUMS, packed.shape[2]), INT64)
+    state[rows] = packed
+    cdef int64_t[:, :, ::1] limbs = state
+    if limbs.shape[2]:
+        bn_unfold_signs(&limbs[0, 0, 0], <int>limbs.shape[0] - BN_MORE_ROWS, limbs.shape[2])
+    return as_state(state, GRADIENT_STATES + MOMENT_STATES, &count)
+
+
 def state_statistics(state, str dtype):
     """Mean and sum of squares about it, from the state of a part or of several; and the number of
     elements per channel.

@@ -93,6 +93,12 @@ int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double
  * whose sum of squares is impossible for its sum. */
 int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats);
 
+/* From a canonical state, make one with fewer rows that are not 0, for pickles: the highest limbs
+ * of a negative sum, -1 and all ones, become 0, and the limb below them negative. Then undo that;
+ * the state may be damaged. */
+void bn_fold_signs(int64_t *state, int limbs, int64_t channels);
+void bn_unfold_signs(int64_t *state, int limbs, int64_t channels);
+
 /* Set a part's count, stamp and number of parts (1). */
 void bn_stamp_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count);
 
