@@ -30,6 +30,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -56,12 +57,32 @@ FLAGS = ["-std=gnu11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math-
 FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
 # Otherwise gcc may link start-up code that flushes subnormal numbers to zero.
 LINK = ["-std=gnu11", "-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations"]
-# Flags of the user that are left out, because they change bits or the floating-point mode of the
-# process. Later flags cannot undo them all: there are none for some, and compilers know others.
-LEFT_OUT = re.compile(
-    r"-Ofast|-m(fpmath=.*|pc\d\d|daz-ftz|no-sse.*)"
-    r"|-[f-][^=]*(math|fp-|precision|signed-zeros|-nans|infinities|approx-func)[^=]*(=.*)?"
+# The user's flags that cannot change bits, nor the floating-point mode of the process. All others
+# are left out, because later flags cannot undo them all: there are none for some.
+LET_IN = re.compile(
+    r"-g[\w=+-]*|-O[0-3gsz]?|-W(?![alp],).*|-Wp(,-[DU][^,]*)+|-[BDILU].+|-l[^:]+|-std=.*"
+    r"|-(bundle|dynamiclib|pedantic|pipe|pthread|rdynamic|s|shared|(shared|static)-lib\w+|v|w)"
+    r"|--(target|sysroot|gcc-toolchain)=.*|-?-coverage|-m(mac|i)os\w*-version-min=.*"
+    r"|-m(64|32|(no-)?omit-leaf-frame-pointer|(arch|tune|cpu|cmodel|branch-protection)=.*)"
+    r"|-f(no-)?(stack-.*|cf-protection.*|hardened|trivial-auto-var-init=.*|zero-call-used-regs=.*"
+    r"|sanitize.*|omit-frame-pointer|optimize-sibling-calls|exceptions|(asynchronous-)?unwind-tables"
+    r"|debug-.*|var-tracking.*|\w+-prefix-map=.*|random-seed=.*|ident|openmp|tree-vectorize|common"
+    r"|lto.*|fat-lto-objects|use-linker-plugin|use-ld=.*|(test-)?coverage.*|(auto-)?profile.*"
+    r"|pic|PIC|pie|PIE|plt|semantic-interposition|visibility.*|(function|data)-sections"
+    r"|wrapv|strict-(overflow|aliasing)|delete-null-pointer-checks"
+    r"|diagnostics-.*|(color|caret)-diagnostics|message-length=.*)"
+    # To the linker: neither files nor plugins.
+    r"|-Wl(,--?((z|rpath(-link)?|soname|install_name)[=,](@(rpath|\w+_path)|[^-@,])[^,]*"
+    r"|([sSx]|O\d|(no-)?(as-needed|allow-shlib-undefined|undefined|fatal-warnings)|gc-sections"
+    r"|sort-\w+|(en|dis)able-new-dtags|Bsymbolic[\w-]*|build-id|hash-style|exclude-libs|strip-\w+"
+    r"|export-dynamic|warn-\w+|no-keep-memory|dead_strip\w*|headerpad\w*)(=[^,]*)?))+"
 )
+# The same, with a value as the next word. Compilers read more flags from a word that begins with @.
+LET_IN_WITH_VALUE = {"-B", "-D", "-I", "-L", "-U", "-l", "-arch", "-idirafter", "-iquote"}
+LET_IN_WITH_VALUE |= {"-isysroot", "-isystem", "-target", "-undefined", "--sysroot"}
+VALUE = re.compile(r"[^-@:].*")
+#: Flags that were left out, and named.
+SAID = set()
 # Python's own flags make signed integers wrap, which hides from compilers how addresses relate.
 # With -fno-wrapv, sums over 40 elements per channel take 0.7 of the time at v3.
 OURS = ["-fno-wrapv"]
@@ -177,8 +198,24 @@ def door(name, path, include_dirs):
 
 
 def harmless(command):
-    """A command without the flags that are left out."""
-    return [word for word in command if not LEFT_OUT.fullmatch(word)]
+    """A command without the flags that are left out. Says once which these are."""
+    words = deque(command)
+    kept, left_out = [], []
+    # First comes the program, such as "ccache gcc" or "python -m ziglang cc".
+    while words and (words[0][:1] not in ("-", "@") or words[0] == "-m"):
+        kept.append(words.popleft())
+    while words:
+        word = words.popleft()
+        if LET_IN.fullmatch(word):
+            kept.append(word)
+        elif word in LET_IN_WITH_VALUE and words and VALUE.fullmatch(words[0]):
+            kept += word, words.popleft()
+        else:
+            left_out.append(word)
+    if {*left_out} - SAID:
+        SAID.update(left_out)
+        print(f"flags left out, as they may change bits: {shlex.join(left_out)}", file=sys.stderr)
+    return kept
 
 
 @contextmanager

@@ -98,9 +98,18 @@ CFLAGS += ["-fno-trapping-math", "-frounding-math", "-fsignaling-nans"]
 CFLAGS += ["-mfpmath=387", "-mfpmath=both", "-mpc32", "-mno-sse2"] * X86
 CLANG = ["-ffp-model=fast", "-fapprox-func", "-ffp-eval-method=extended", "-fno-honor-nans"]
 CLANG += ["-fno-honor-infinities", "-fdenormal-fp-math=preserve-sign", "-mdaz-ftz"]
+#: Words that hide more flags, or files that set the mode; flags that no compiler has.
+HIDDEN = ["@flags", "-I", "@flags", "-undefined", "-mpc32", "-Xclang", "-ffast-math", "-mllvm"]
+HIDDEN += ["-fp-contract", "-specs=flags", "-wrapper", "fast,-m", "-include", "pragmas.h", "-ffoo"]
+HIDDEN += ["-Wl,@flags", "-Wl,-z,now,@flags", "-Wl,crtfastmath.o", "-Wl,--as-needed,crtfastmath.o"]
+HIDDEN += ["-Wl,-plugin,flags.so", "-l:crtfastmath.o", "crtfastmath.o", "-Wp,-ffast-math", "-O4"]
 #: What may follow the name of a path, and other flags that have nothing to do with bits.
 OTHERS = ["-ffile-prefix-map=/math=/fp-precision", "-g", "-fno-plt", "-flto", "-fcf-protection"]
 OTHERS += ["-march=native", "-fstack-protector-strong", "--sysroot=/fast-math", "-Wfloat-equal"]
+OTHERS += ["-isystem", "/fast-math", "-idirafter", "/fast-math", "-DFAST", "-U", "FAST", "-pthread"]
+OTHERS += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "--coverage", "-fPIC"]
+OTHERS += ["-fno-omit-frame-pointer", "-fprofile-update=atomic", "-Wl,-rpath,@loader_path", "-O0"]
+OTHERS += ["-Wl,-z,relro,-z,now", "-Wl,-O1", "-Wp,-D_FORTIFY_SOURCE=3", "-B", "/fast-math", "-lm"]
 
 #: A compiler and linker whose objects are the commands that made them.
 COMPILER = f"""#!{sys.executable} -SE
@@ -137,16 +146,19 @@ def sources(tmp_path):
 def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name):
     compiler = sources.parent / "cc"
     before = {"CC": f"{compiler} ", "LDSHARED": f"{compiler} -shared "}
-    variables = {name: before.get(name, "") + " ".join([*CFLAGS, *CLANG, *OTHERS])}
+    bad = [*CFLAGS, *CLANG, *HIDDEN]
+    variables = {name: before.get(name, "") + " ".join([*bad, *OTHERS])}
     done = python("setup.py", "build_ext", "--build-lib", "made", cwd=sources,
                   **{"CC": str(compiler), **variables})  # fmt: skip
     assert done.returncode == 0, done.stderr
+    said = re.findall(r"^flags left out, .*: (.*)", done.stderr, re.MULTILINE)
+    assert [line.split() for line in said] == [bad]
     *compiled, linked = next((sources / "made").rglob("*.so")).read_text().splitlines()
     assert all(" -c " in line for line in compiled)
     assert "-fno-unsafe-math-optimizations" in linked
     for line in [linked] if name in ("LDFLAGS", "LDSHARED") else [compiled[0], linked]:
         theirs, _, ours = (part.split() for part in line.partition(" -std=gnu11 "))
-        assert not {*CFLAGS, *CLANG} & {*theirs}
+        assert not {*bad} - {"-I", "-undefined"} & {*theirs}
         if name != "CPPFLAGS" or line != linked:
             assert {*OTHERS} <= {*theirs}
         assert {"-O3", "-fno-fast-math"} <= {*ours}
