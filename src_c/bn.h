@@ -21,8 +21,7 @@
  * all others; diff_src_1 = dy.
  *
  * The caller has checked everything: this side trusts shapes, strides and pointers. An array that
- * is written is one of the operands that are read, or shares no byte with any of them. diff_src_1
- * must not be src.
+ * is written is one of the operands that are read, or shares no byte with any of them.
  */
 #ifndef BN_H
 #define BN_H

@@ -463,30 +463,23 @@ static int64_t worth_of(const bn_problem *p, const bn_passes *passes) {
 }
 
 /* All memory is one allocation: with two large ones, the C library might return the pages to the
- * system at every call, and the second allocation could fail after calls[0] has written. */
-bn_status bn_execute(const bn_call *calls, int n) {
-    engine e[BN_MOST_CALLS];
-    bn_schedule s[BN_MOST_CALLS];
-    for (int i = 0; i < n; i++)
-        e[i] = engine_of(&calls[i]);
-    const bn_problem *p = calls[n - 1].problem;
+ * system at every call. */
+bn_status bn_execute(const bn_call *call) {
+    const bn_problem *p = call->problem;
+    engine e = engine_of(call);
     if (bn_elements(p) == 0)
-        return execute_empty(&e[n - 1]);
-    const int threads = bn_enter(p->num_threads, worth_of(p, &e[n - 1].passes));
-    size_t most = 0;
-    for (int i = 0; i < n; i++) {
-        s[i] = schedule_of(&e[i], threads);
-        size_t bytes = lay_out_channels(&e[i], NULL);
-        lay_out(NULL, &bytes, 1, bn_schedule_bytes(&s[i], threads));
-        most = bytes > most ? bytes : most;
-    }
-    char *given, *memory = line_aligned(most, &given);
-    for (int i = 0; i < n && memory; i++) {
-        const size_t own = lay_out_channels(&e[i], memory);
-        begin(&e[i]);
-        bn_schedule_execute(&s[i], threads, memory + own);
-        if (!calls[i].writes)
-            give_sums(&e[i]);
+        return execute_empty(&e);
+    const int threads = bn_enter(p->num_threads, worth_of(p, &e.passes));
+    const bn_schedule s = schedule_of(&e, threads);
+    size_t bytes = lay_out_channels(&e, NULL);
+    lay_out(NULL, &bytes, 1, bn_schedule_bytes(&s, threads));
+    char *given, *memory = line_aligned(bytes, &given);
+    if (memory) {
+        const size_t own = lay_out_channels(&e, memory);
+        begin(&e);
+        bn_schedule_execute(&s, threads, memory + own);
+        if (!call->writes)
+            give_sums(&e);
     }
     free(given);
     bn_leave(threads);

@@ -41,7 +41,7 @@ static bn_problem *with_state(const bn_problem *p, bn_kind_of_state kind, char *
 
 /* Sum exactly, into the problem's state. */
 static bn_status reduce_exactly(const bn_problem *p, const bn_operation *operation) {
-    const bn_status status = bn_execute(&(bn_call){p, operation, false}, 1);
+    const bn_status status = bn_execute(&(bn_call){p, operation, false});
     if (status == BN_OK)
         bn_stamp_state(p->state, p, bn_kind_of_sums(operation->formulas[SUM]),
                        p->positions * p->run);
@@ -50,53 +50,20 @@ static bn_status reduce_exactly(const bn_problem *p, const bn_operation *operati
 
 /* ---- backward --------------------------------------------------------------- */
 
-static const bn_operation *backward_of(bool training) {
-    return &bn_operations_current()->backward[training];
+static const bn_operation *backward_of(const bn_problem *p, bool training) {
+    return &bn_operations_current()->backward[p->data[BN_DIFF_SRC_1] != NULL][training];
 }
 
-/* Give `operand` the place of `other`, which is absent afterwards. */
-static void take_place_of(bn_problem *p, int operand, int other) {
-    p->data[operand] = p->data[other];
-    p->data[other] = NULL;
-    p->pitch[operand] = p->pitch[other];
-    p->apart[operand] = p->apart[other];
-}
-
-/* diff_src_1 = dy, which is the diff_src of frozen statistics with a scale of 1. */
-static void state_diff_src_1(bn_problem *q) {
-    static const int not_wanted[] = {BN_VARIANCE, BN_GAMMA, BN_DIFF_GAMMA, BN_DIFF_BETA};
-    q->training = false;
-    q->epsilon = 0;
-    q->sums = NULL;
-    for (size_t i = 0; i < sizeof not_wanted / sizeof *not_wanted; i++)
-        q->vector[not_wanted[i]].data = NULL;
-    take_place_of(q, BN_DIFF_SRC, BN_DIFF_SRC_1);
-}
-
-/* If diff_src_1 is wanted, it is written first; then it is read as diff_dst. */
 bn_status bn_backward(const bn_problem *p) {
-    if (!p->data[BN_DIFF_SRC_1])
-        return bn_execute(&(bn_call){p, backward_of(p->training), true}, 1);
-    bn_problem *both = malloc(2 * sizeof *both);
-    if (!both)
-        return BN_NO_MEMORY;
-    both[0] = both[1] = *p;
-    state_diff_src_1(&both[0]);
-    take_place_of(&both[1], BN_DIFF_DST, BN_DIFF_SRC_1);
-    both[1].relu = false;
-    const bn_call calls[2] = {{&both[0], backward_of(false), true},
-                              {&both[1], backward_of(p->training), true}};
-    const bn_status status = bn_execute(calls, 2);
-    free(both);
-    return status;
+    return bn_execute(&(bn_call){p, backward_of(p, p->training), true});
 }
 
 bn_status bn_backward_reduce(const bn_problem *p) {
-    return bn_execute(&(bn_call){p, backward_of(true), false}, 1);
+    return bn_execute(&(bn_call){p, backward_of(p, true), false});
 }
 
 bn_status bn_backward_reduce_exactly(const bn_problem *p) {
-    return reduce_exactly(p, backward_of(true));
+    return reduce_exactly(p, backward_of(p, true));
 }
 
 int64_t bn_backward_sums(const bn_problem *p) {
@@ -126,19 +93,19 @@ bn_status bn_backward_exactly(const bn_problem *p) {
 
 bn_status bn_double_backward(const bn_problem *p) {
     const bn_operation *operation = &bn_operations_current()->double_backward[p->training];
-    return bn_execute(&(bn_call){p, operation, true}, 1);
+    return bn_execute(&(bn_call){p, operation, true});
 }
 
 /* ---- forward ---------------------------------------------------------------- */
 
 bn_status bn_training(const bn_problem *p) {
     const bn_operation *operation = &bn_operations_current()->training[p->data[BN_SRC_1] != NULL];
-    return bn_execute(&(bn_call){p, operation, true}, 1);
+    return bn_execute(&(bn_call){p, operation, true});
 }
 
 bn_status bn_training_reduce(const bn_problem *p) {
     const bn_operation *operation = &bn_operations_current()->training[false];
-    return bn_execute(&(bn_call){p, operation, false}, 1);
+    return bn_execute(&(bn_call){p, operation, false});
 }
 
 bn_status bn_training_reduce_exactly(const bn_problem *p) {
@@ -159,5 +126,5 @@ bn_status bn_training_exactly(const bn_problem *p) {
 
 bn_status bn_inference(const bn_problem *p) {
     const bn_operation *operation = &bn_operations_current()->inference[p->data[BN_SRC_1] != NULL];
-    return bn_execute(&(bn_call){p, operation, true}, 1);
+    return bn_execute(&(bn_call){p, operation, true});
 }

@@ -261,17 +261,13 @@ cdef int check(Call c) except -1:
 
 cdef int fill_problem(Call c) except -1:
     """Fill in the problem that C reads. An operand that cannot be walked in the order of `axes` gets
-    a dense copy. So does diff_src_1 where it would overwrite src, which is read later. An absent
-    operand gets src's strides."""
+    a dense copy. An absent operand gets src's strides."""
     cdef bn_view walked[BN_OPERANDS]
     cdef bn_problem *p = &c.problem
     cdef int role
     for role in range(BN_OPERANDS):
         walked[role] = c.view[role] if has(c, role) else walked[SRC]
-        if has(c, role) and not c.is_empty and (
-            not bn_follows(&c.view[role], &c.axes)
-            or (role == DIFF_SRC_1 and c.view[role].data == c.view[SRC].data)
-        ):
+        if has(c, role) and not c.is_empty and not bn_follows(&c.view[role], &c.axes):
             pin_new(c, COPIES + role, new_like_src(c, &c.axes, LEAST_KEPT))
             walked[role] = c.view[COPIES + role]
     bn_set_axes(p, walked, &c.axes, c.channel_axis)

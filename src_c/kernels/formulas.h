@@ -22,6 +22,8 @@ typedef enum {
     DOUBLE_GRADIENTS,
     BACKWARD,
     FROZEN,
+    BACKWARD_ADD,
+    FROZEN_ADD,
     NORMALIZE,
     NORMALIZE_ADD,
     DOUBLE_BACKWARD,
@@ -56,6 +58,8 @@ static inline formula bn_formula_of(base_formula base, const bn_problem *p) {
 #define WRITE_FORMULAS(F)                                                                          \
     EACH_GATE(F, BACKWARD)                                                                         \
     EACH_GATE(F, FROZEN)                                                                           \
+    F(BACKWARD_ADD, GATED)                                                                         \
+    F(FROZEN_ADD, GATED)                                                                           \
     F(NORMALIZE, NO_GATE)                                                                          \
     F(NORMALIZE_ADD, NO_GATE)                                                                      \
     F(DOUBLE_BACKWARD, NO_GATE)                                                                    \
@@ -85,6 +89,7 @@ typedef struct {
 
 #define BOTH_GIVEN   (OPERAND(SRC) | OPERAND(DIFF_DST))
 #define GIVEN_TWICE  (BOTH_GIVEN | OPERAND(DIFF_DIFF_SRC))
+#define BOTH_FIRST   (OPERAND(DIFF_SRC) | OPERAND(DIFF_SRC_1))
 #define BOTH_SECOND  (OPERAND(DIFF_SRC) | OPERAND(DIFF_DIFF_DST))
 #define OF_TRAINING  (COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE))
 #define OF_NORMALIZE (COEF(MEAN) | COEF(SHIFT) | COEF(SCALE))
@@ -95,6 +100,8 @@ static const formula_needs base_table[FORMULAS + 1] = {
     [DOUBLE_GRADIENTS] = {"double gradients", GIVEN_TWICE, 0, COEF(MEAN), 5},
     [BACKWARD] = {"backward", BOTH_GIVEN, OPERAND(DIFF_SRC), OF_TRAINING, 0},
     [FROZEN] = {"frozen", OPERAND(DIFF_DST), OPERAND(DIFF_SRC), COEF(SCALE), 0},
+    [BACKWARD_ADD] = {"backward, add", BOTH_GIVEN, BOTH_FIRST, OF_TRAINING, 0},
+    [FROZEN_ADD] = {"frozen, add", OPERAND(DIFF_DST), BOTH_FIRST, COEF(SCALE), 0},
     [NORMALIZE] = {"normalize", OPERAND(SRC), OPERAND(DST), OF_NORMALIZE, 0},
     [NORMALIZE_ADD] = {"normalize, add", OPERAND(SRC) | OPERAND(SRC_1), OPERAND(DST), OF_NORMALIZE,
                        0},
@@ -105,6 +112,7 @@ static const formula_needs base_table[FORMULAS + 1] = {
 };
 #undef BOTH_GIVEN
 #undef GIVEN_TWICE
+#undef BOTH_FIRST
 #undef BOTH_SECOND
 #undef OF_TRAINING
 #undef OF_NORMALIZE

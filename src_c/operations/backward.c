@@ -94,8 +94,9 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
         .refine = refine,                                                                          \
         .finish = finish,                                                                          \
     }
-/* Indexed by whether statistics are computed from the batch (training). */
-const bn_operation BN_OF_LEVEL(bn_backward)[2] = {
-    BACKWARD_OF(FROZEN, false),
-    BACKWARD_OF(BACKWARD, true),
+/* Indexed by whether diff_src_1 is written, then by whether statistics are computed from the batch
+ * (training). */
+const bn_operation BN_OF_LEVEL(bn_backward)[2][2] = {
+    {BACKWARD_OF(FROZEN, false), BACKWARD_OF(BACKWARD, true)},
+    {BACKWARD_OF(FROZEN_ADD, false), BACKWARD_OF(BACKWARD_ADD, true)},
 };

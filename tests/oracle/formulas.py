@@ -53,6 +53,11 @@ def behind_gate(x: Any, c: Any) -> Array:
     return found
 
 
+def diff_src_1(x: Any, c: Any) -> dict[str, Array]:
+    """What else is written if src_1 was added: its gradient."""
+    return {"diff_src_1": behind_gate(x, c)}
+
+
 #: diff_dst as it passes each gate.
 GATES: dict[str, Callable[[Any, Any], Array]] = {
     "": lambda x, c: x.diff_dst, ", relu": behind_relu, ", gated": behind_gate,
@@ -94,6 +99,8 @@ RESULTS: dict[str, Callable[[Any, Any], dict[str, Array]]] = {
         lambda dy, x, c: {"diff_src": c.scale * (dy - (c.shift + (x.src - c.mean) * c.slope))},
     ),
     **with_gates("frozen", lambda dy, x, c: {"diff_src": c.scale * dy}),
+    "backward, add, gated": lambda x, c: RESULTS["backward, gated"](x, c) | diff_src_1(x, c),
+    "frozen, add, gated": lambda x, c: RESULTS["frozen, gated"](x, c) | diff_src_1(x, c),
     "normalize": lambda x, c: {"dst": normalized(x, c)},
     "normalize, add": lambda x, c: {"dst": normalized(x, c) + x.src_1},
     "double backward": lambda x, c: {
