@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from bn_ext import _core
 from bn_ext._bench.problems import DTYPES
 from bn_ext._names import refuses_other_names
-from bn_ext._reference.cases import OPERANDS, Case, Kind, drawn, standard_cases
+from bn_ext._reference.cases import OPERANDS, RECIPES, Case, Kind, drawn, standard_cases
 from bn_ext._reference.operators import adapted, operator_of
 from bn_ext._reference.report import Finding, Report, run
 from bn_ext._typing import Array, DataFormat
@@ -32,12 +32,12 @@ def check_forward(
     shape: tuple[int, ...] | None = None,
     mean: ArrayLike | None = None,
     variance: ArrayLike | None = None,
-    epsilon: float = 1e-5,
+    epsilon: float | None = None,
     is_training: bool = True,
     relu: bool = False,
     add: bool = False,
     data_format: DataFormat = "NXC",
-    dtypes: str | Sequence[str] = ("float32",),
+    dtypes: str | Sequence[str] | None = None,
     operator: str | None = None,
     quick: bool = False,
     skip: str | Sequence[str] = (),
@@ -92,7 +92,8 @@ def check_forward(
     error/limit  case  result  element  got  expected
            ...  data  mean, variance, dst  [0]  ...  ...
     """
-    kind = Kind("training" if is_training else "inference", data_format, is_training, relu, add)
+    kind = Kind("training", data_format, is_training, relu, add)
+    kind = kind if is_training else replace(kind, operation="inference")
     given = {"src": src, "mean": mean, "variance": variance, "gamma": gamma, "beta": beta}
     return _checked(
         function, kind, given, shape, epsilon, dtypes, operator, quick, skip, narrow, limit
@@ -109,12 +110,12 @@ def check_backward(
     gamma: ArrayLike | None = None,
     *,
     shape: tuple[int, ...] | None = None,
-    epsilon: float = 1e-5,
+    epsilon: float | None = None,
     is_training: bool = True,
     relu: bool = False,
     add: bool = False,
     data_format: DataFormat = "NXC",
-    dtypes: str | Sequence[str] = ("float32",),
+    dtypes: str | Sequence[str] | None = None,
     dtype: DTypeLike | None = None,
     operator: str | None = None,
     quick: bool = False,
@@ -137,7 +138,8 @@ def check_backward(
     shape : tuple of int, optional
         Instead of the standard cases, random data of this shape.
     epsilon : float, optional
-        With data of your own: added to the variance.
+        With a src or a shape: added to the variance. Default: 1e-5. The standard cases have
+        their own.
     is_training : bool, optional
         Whether mean and variance depend on src.
     relu : bool, optional
@@ -148,15 +150,16 @@ def check_backward(
     data_format : {"NXC", "NCX"}, optional
         Whether the function takes the channels on the last axis or on axis 1.
     dtypes : str or sequence of str, optional
-        Dtypes of the data in the standard cases: float32, float64, float16 or bfloat16. Vectors are
-        float64 with float64 data, else float32.
+        Dtypes of the data, if you pass no src: float32 (default), float64, float16 or bfloat16.
+        Vectors are float64 with float64 data, else float32.
     dtype : dtype, optional
         Instead of `dtypes`: a single one.
     operator : str, optional
         The function is called as, and returns the same as, the function of this operator in
-        `bn_ext.specs`, such as ``"FusedBatchNormGradV3"`` or ``"ngraph.BatchNormTraining"``.
+        `bn_ext.specs`, such as ``"FusedBatchNormGradV3"``, ``"ngraph.BatchNormTraining"`` or
+        ``"ngraph.batch_norm_training"``.
     quick : bool, optional
-        Whether to leave out the cases with many rows.
+        Whether to leave out the cases with many elements.
     skip : str or sequence of str, optional
         Words; standard cases whose names contain one are left out, such as ``"NaN"``.
     narrow : bool, optional
@@ -183,10 +186,12 @@ def check_backward(
 
     Notes
     -----
-    The standard cases have two to five axes, 1 to 100 000 rows, 1 to 257 channels, no gamma, zero
-    and negative gamma, no elements, a mean far from zero, constant channels, magnitudes near the
+    The standard cases have two to five axes, 1 to 100 000 rows, 1 to 257 channels, no gamma or
+    beta, zero and negative gamma, no elements, a mean far from zero, constant channels, magnitudes near the
     ends of the dtype's range, sums that cancel, NaN and Inf, epsilon 0. A case does not count if
-    the function raises NotImplementedError, or does not take ``gamma=None``; the report says so.
+    the function raises NotImplementedError, or does not take None for gamma or beta; the report
+    says so. Data are made, and results judged, in default floating-point arithmetic; the function
+    is called in yours.
 
     Right results are computed in long doubles, not by bn_ext. An error's limit is bn_ext's own
     bound for this element, with half a unit in the last place of a result that was rounded once
@@ -212,8 +217,9 @@ def check_backward(
     error/limit  case                     result                ...
     ...
     """
-    if dtype is not None:
-        dtypes = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+    if dtype is not None and dtypes is not None:
+        raise TypeError(f"dtype: expected None with dtypes, got {_core._shown(dtype)}")
+    dtypes = dtypes if dtype is None else (dtype,)
     kind = Kind("backward", data_format, is_training, relu, add)
     given = {
         "src": src, "diff_dst": diff_dst, "mean": mean, "variance": variance, "gamma": gamma
@@ -236,10 +242,10 @@ def check_double_backward(
     diff_diff_beta: ArrayLike | None = None,
     *,
     shape: tuple[int, ...] | None = None,
-    epsilon: float = 1e-5,
+    epsilon: float | None = None,
     is_training: bool = True,
     data_format: DataFormat = "NXC",
-    dtypes: str | Sequence[str] = ("float32",),
+    dtypes: str | Sequence[str] | None = None,
     quick: bool = False,
     skip: str | Sequence[str] = (),
     narrow: bool = False,
@@ -292,8 +298,8 @@ def _checked(
     kind: Kind,
     given: dict[str, Any],
     shape: Any,
-    epsilon: float,
-    dtypes: str | Sequence[str],
+    epsilon: float | None,
+    dtypes: Any,
     operator: str | None,
     quick: bool,
     skip: str | Sequence[str],
@@ -303,45 +309,85 @@ def _checked(
     """Run the cases; raise AssertionError if one fails."""
     if not callable(function):
         raise TypeError(f"function: expected a callable, got {_core._shown(function)}")
-    if kind.data_format not in ("NXC", "NCX"):
-        got = _core._shown(kind.data_format)
-        raise ValueError(f"data_format: expected NXC or NCX, got {got}")
-    limit = _core._as_real(limit, "limit", "a number of at least 0")
-    if not limit >= 0:
-        raise ValueError(f"limit: expected a number of at least 0, got {limit}")
-    allowed: Iterable[str] = DTYPES
+    quick, narrow = _core._as_flag(quick, "quick"), _core._as_flag(narrow, "narrow")
+    limit, words = as_limit(limit), as_words(skip)
+    allowed = list(DTYPES)
     if operator is not None:
         full, kind, rules = operator_of(operator, kind)
-        function, allowed = adapted(function, full, kind), rules.vectors
+        function, allowed = adapted(function, full, kind), list(rules.vectors)
     mine = {name: array for name, array in given.items() if array is not None}
     if mine and ("src" not in mine or shape is not None):
         raise TypeError(f"{next(iter(mine))}: expected src and no shape")
-    data = _core._as_array(mine["src"], "src") if mine else None
-    names = [dtypes] if isinstance(dtypes, str) else list(dtypes)
-    names = names if data is None else [data.dtype.name]
-    for name in names:
-        if name not in allowed and (data is None or name in DTYPES):
-            where = "dtypes" if data is None else "src"
-            got = f"{', '.join(allowed)}, got {_core._shown(name)}"
-            raise ValueError(f"{where}: expected any of {got}")
-        demand_long_doubles(name)
-    if data is not None:
-        cases = [_own_case(kind, data, mine, epsilon)]
+    source = "src" if mine else "the standard cases" if shape is None else "shape"
+    for name, value, sources in (
+        ("epsilon", epsilon, ("src", "shape")),
+        ("dtypes", dtypes, ("shape", "the standard cases")),
+        ("quick", quick or None, ("the standard cases",)),
+        ("skip", words or None, ("the standard cases",)),
+    ):
+        if value is not None and source not in sources:
+            text = f"expected only with {' or '.join(sources)}, got {_core._shown(value)}"
+            raise TypeError(f"{name}: {text}")
+    epsilon = _core._as_epsilon(1e-5 if epsilon is None else epsilon)
+    if mine:
+        data = _core._as_array(mine["src"], "src")
+        names = [data.dtype.name]
+        if names[0] in DTYPES and names[0] not in allowed:
+            raise ValueError(f"src: expected any of {', '.join(allowed)}, got {names[0]}")
     else:
-        words = [skip] if isinstance(skip, str) else [*skip]
-        cases = []
-        for name in names:
-            vectors = rules.vectors[name] if operator is not None else ""
-            each = replace(kind, vectors=vectors)
-            if shape is None:
-                cases += standard_cases(each, name, quick=quick, skip=words)
-            else:
-                cases.append(each.random(f"{shape}, {name}", _last(shape, kind), name))
+        names = _as_dtypes("float32" if dtypes is None else dtypes, allowed)
+    cases = []
+    for name in names:
+        demand_long_doubles(name)
+        each = kind if operator is None or mine else replace(kind, vectors=rules.vectors[name])
+        if mine:
+            cases.append(_own_case(each, data, mine, epsilon))
+        elif shape is None:
+            cases += standard_cases(each, name, quick=quick, skip=words)
+        else:
+            last = _last(shape, kind)
+            cases.append(each.random(f"{shape}, {name}", last, name, epsilon=epsilon))
     report = run(function, cases, narrow=narrow, limit=limit)
     unknown = any(each.share != each.share for each in report.findings)
     if not report.passed or (unknown and len(cases) == 1):
         raise AssertionError("\n".join(report.lines(failures_alone=True)))
     return report
+
+
+def as_limit(limit: Any) -> float:
+    return _core._as_real(limit, "limit", "a finite number >= 0", 0)
+
+
+def _several(value: Any) -> list[Any]:
+    """What was passed alone or in a sequence."""
+    alone = isinstance(value, (str, np.dtype)) or not isinstance(value, Iterable)
+    return [value] if alone else list(value)
+
+
+def as_words(skip: Any) -> list[str]:
+    """Words, each of which is in the name of a standard case."""
+    words = _several(skip)
+    for word in words:
+        if not isinstance(word, str):
+            raise TypeError(f"skip: expected words, got {_core._shown(word)}")
+        if not word or not any(word in name for name in RECIPES):
+            raise ValueError(f"skip: expected a part of a standard case's name, got {word!r}")
+    return words
+
+
+def _as_dtypes(dtypes: Any, allowed: list[str]) -> list[str]:
+    """The names of these dtypes."""
+    names: dict[Any, None] = {}
+    for dtype in _several(dtypes) or [()]:
+        try:
+            name = dtype if isinstance(dtype, str) else np.dtype(() if dtype is None else dtype).name
+        except (TypeError, ValueError):
+            name = ""
+        if name not in allowed:
+            got = f"{', '.join(allowed)}, got {_core._shown(dtype)}"
+            raise ValueError(f"dtypes: expected any of {got}")
+        names[name] = None
+    return [*names]
 
 
 def _last(shape: Any, kind: Kind) -> tuple[int, ...]:
@@ -350,9 +396,10 @@ def _last(shape: Any, kind: Kind) -> tuple[int, ...]:
         found = np.empty(shape, "V0").shape
     except (TypeError, ValueError) as error:
         raise type(error)(f"shape: {error}") from None
-    if len(found) < 2:
-        raise ValueError(f"shape: expected at least two axes, got {found}")
-    return (found[0], *found[2:], found[1]) if kind.data_format == "NCX" else found
+    last = (*found[:1], *found[2:], *found[1:2]) if kind.data_format == "NCX" else found
+    if len(found) < 2 or not last[-1]:
+        raise ValueError(f"shape: expected at least two axes and a channel, got {found}")
+    return last
 
 
 def demand_long_doubles(data: str) -> None:
@@ -363,19 +410,18 @@ def demand_long_doubles(data: str) -> None:
 
 def _own_case(kind: Kind, src: Any, given: dict[str, Any], epsilon: float) -> Case:
     """The case of the caller's arrays; what is missing is drawn."""
-    epsilon = _core._as_epsilon(epsilon)
     _core.training(src, epsilon=epsilon, data_format=kind.data_format, dry=True)
-    first = kind.data_format == "NCX"
     arrays = {n: _core._as_array(np.asanyarray(a), n) for n, a in given.items() if n != "src"}
-    draw = drawn("data", np.moveaxis(src, 1, -1).shape if first else src.shape, src.dtype)
-    draw.src, draw.epsilon = np.moveaxis(src, 1, -1) if first else src, epsilon
-    draw.statistics()
-    case = kind.case("data", draw)
+    whole = np.moveaxis(src, 1, -1) if kind.data_format == "NCX" else src
+    with _core._DefaultMode():
+        draw = drawn("data", whole.shape, src.dtype)
+        draw.src, draw.epsilon = whole, epsilon
+        draw.statistics()
+        case = kind.case("data", draw)
     names = OPERANDS[kind.operation]
     for name, array in {**arrays, "src": src}.items():
         if name not in names:
             raise TypeError(f"{name}: expected None if is_training={kind.is_training}")
         case.arrays[name] = array
-    how = {"epsilon": epsilon, "data_format": kind.data_format, "dry": True}
-    getattr(_core, kind.operation)(*case.arrays.values(), **how)
+    case.refuse_wrong_arrays()
     return case

@@ -252,7 +252,7 @@ FUNCTIONS = {
     "ngraph.BatchNormTrainingBackprop": ngraph.batch_norm_training_backprop,
     "onednn_graph.BatchNormForwardTraining": onednn_graph.batch_norm_forward_training,
     "onednn_graph.BatchNormInference": onednn_graph.batch_norm_inference,
-    "onednn_graph.BatchNormTrainingBackprop": onednn_graph.batch_norm_training_backprop,
+    "onednn_graph.BatchNormTrainingBackprop-1": onednn_graph.batch_norm_training_backprop,
     "onednn_graph.BatchNormTrainingBackward": onednn_graph.batch_norm_training_backward,
 }
 
@@ -268,8 +268,9 @@ def test_operators_of_specifications(name):
         for data_format in FORMATS:
             mode = {"is_training": is_training, "data_format": data_format}
             check(function, dtypes=[*operator.vectors], **how, **mode)
-    if "Ex" in name:
-        check(function, relu=True, add=True, **how)
+    for flag in ("relu", "add"):
+        with pytest.raises(ValueError, match=f"^{flag}: expected False for {name}"):
+            check(function, is_training=modes[0], **how, **{flag: True})
     results = "diff_beta" if check is check_backward else "dst"
 
     def wrong(*given, **options):

@@ -11,7 +11,7 @@ from bn_ext._bench.peers import PEERS
 from bn_ext._cli.bench import BENCH, WORDS, add_options, bench
 from bn_ext._cli.info import INFO, info
 from bn_ext._cli.reference import CASES, CHECK, add_kinds, cases, check
-from bn_ext._cli.usage import UsageError
+from bn_ext._cli.usage import UsageError, as_limit
 from bn_ext._cli.verify import VERIFY, verify
 
 __all__ = ["run"]
@@ -74,7 +74,7 @@ def parser() -> Parser:
     add("what", metavar="DIR|MODULE:FUNCTION", help="the folder, or the function")
     add_kinds(add, several=False)
     add("--narrow", action="store_true", help="results may have a narrower dtype than the data")
-    add("--limit", type=float, default=1.0, help="the largest error that passes (default: 1)")
+    add("--limit", type=as_limit, default=1.0, help="the largest error that passes (default: 1)")
     return top
 
 

@@ -36,43 +36,60 @@ KINDS = {
 }
 
 
+#: What options that choose cases are if they are not given.
+DEFAULTS: dict[str, Any] = {
+    "op": ["backward"], "dtypes": ["float32"], "layout": "NXC", "relu": False, "quick": False,
+    "skip": (),
+}  # fmt: skip
+
+
 def add_kinds(add: Callable[..., Any], *, several: bool) -> None:
     """The options that choose cases."""
-    if several:
-        add("--op", nargs="+", choices=KINDS, default=list(KINDS)[:5], metavar="OP",
-            help=f"any of {', '.join(KINDS)} (default: all but the last)")  # fmt: skip
-    else:
-        add("--op", nargs=1, choices=KINDS, default=["backward"], metavar="OP",
-            help=f"what a function computes: {', '.join(KINDS)} (default: backward)")  # fmt: skip
-    add("--dtypes", nargs="+", choices=DTYPES, default=["float32"], metavar="DTYPE",
-        help=f"any of {', '.join(DTYPES)} (default: float32)")  # fmt: skip
-    add("--layout", choices=LAYOUTS, default="NXC", help="(default: NXC, channels last)")
-    add("--relu", action="store_true", help="a ReLU follows (all but double-backward)")
-    add("--quick", action="store_true", help="without the cases of many rows")
-    add("--skip", nargs="+", default=[], metavar="WORD",
-        help="leave out cases whose names contain a word, such as NaN")  # fmt: skip
+
+    def choose(name: str, said: str, **how: Any) -> None:
+        add(name, default=argparse.SUPPRESS, help=said, **how)
+
+    said, rest = ("any of", "all but the last") if several else ("a function computes", "backward")
+    choose("--op", f"{said} {', '.join(KINDS)} (default: {rest})", nargs="+" if several else 1,
+           choices=KINDS, metavar="OP")  # fmt: skip
+    choose("--dtypes", f"any of {', '.join(DTYPES)} (default: float32)", nargs="+", choices=DTYPES,
+           metavar="DTYPE")  # fmt: skip
+    choose("--layout", "(default: NXC, channels last)", choices=LAYOUTS)
+    choose("--relu", "a ReLU follows (all but double-backward)", action="store_true")
+    choose("--quick", "without the cases of many elements", action="store_true")
+    choose("--skip", "leave out cases whose names contain a word, such as NaN", nargs="+",
+           metavar="WORD")  # fmt: skip
 
 
-def chosen(options: argparse.Namespace) -> Iterator[Case]:
-    for name in options.op:
-        kind = replace(KINDS[name], data_format=options.layout)
-        kind = replace(kind, relu=options.relu and kind.operation != "double_backward")
+def chosen(given: argparse.Namespace, **more: Any) -> Iterator[Case]:
+    options = argparse.Namespace(**{**DEFAULTS, **more, **vars(given)})
+    try:
+        words = testing.as_words(options.skip)
+    except ValueError as error:
+        raise UsageError(f"--{error}") from None
+    kinds = [replace(KINDS[name], data_format=options.layout) for name in options.op]
+    gated = [kind for kind in kinds if kind.operation != "double_backward"]
+    if options.relu and not gated:
+        raise UsageError("--relu: expected an --op other than double-backward")
+    for dtype in options.dtypes:
+        try:
+            dtype_of(dtype)
+            testing.demand_long_doubles(dtype)
+        except ImportError:
+            message = f"--dtypes: {dtype} needs ml_dtypes: python -m pip install ml_dtypes"
+            raise UsageError(message) from None
+        except NotImplementedError as error:
+            raise UsageError(f"--dtypes: {error}") from None
+    for kind in kinds:
+        each = replace(kind, relu=options.relu and kind in gated)
         for dtype in options.dtypes:
-            try:
-                dtype_of(dtype)
-                testing.demand_long_doubles(dtype)
-            except ImportError:
-                message = f"--dtypes: {dtype} needs ml_dtypes: python -m pip install ml_dtypes"
-                raise UsageError(message) from None
-            except NotImplementedError as error:
-                raise UsageError(f"--dtypes: {error}") from None
-            yield from standard_cases(kind, dtype, quick=options.quick, skip=options.skip)
+            yield from standard_cases(each, dtype, quick=options.quick, skip=words)
 
 
 def cases(options: argparse.Namespace) -> int:
     folder = Path(options.folder)
     with writing("DIR", folder):
-        count = files.write(folder, chosen(options))
+        count = files.write(folder, chosen(options, op=list(KINDS)[:5]))
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{count} cases, {size / 1e6:.2f} MB: {folder / files.MANIFEST}")
     return 0
@@ -80,16 +97,18 @@ def cases(options: argparse.Namespace) -> int:
 
 def check(options: argparse.Namespace) -> int:
     absent: list[str] = []
+    how = {"narrow": options.narrow, "limit": options.limit}
     if os.path.isdir(options.what):
+        given = [name for name in DEFAULTS if name in options]
+        if given:
+            raise UsageError(f"--{given[0]}: expected only with module:function; DIR has its cases")
         try:
-            report, absent = files.check(
-                Path(options.what), narrow=options.narrow, limit=options.limit
-            )
+            report, absent = files.check(Path(options.what), **how)
         except files.ManifestError as error:
             raise UsageError(str(error)) from None
     else:
         function = imported(options.what)
-        report = run(function, chosen(options), narrow=options.narrow, limit=options.limit)
+        report = run(function, chosen(options), **how)
     print(report)
     if absent:
         print(f"\nnot checked, since no case has a result: {', '.join(absent)}")
@@ -106,11 +125,9 @@ def imported(what: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module)
         for name in names.split("."):
             found = getattr(found, name)
-    except Exception as error:  # a module may fail in any way
+    except (Exception, SystemExit) as error:  # a module may fail in any way
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         raise UsageError(f"{what}: cannot be imported ({text})") from None
-    finally:
-        sys.path.remove(os.getcwd())
     if not callable(found):
         raise UsageError(f"{what}: expected a function, got {type(found).__name__}")
     return found  # type: ignore[no-any-return]

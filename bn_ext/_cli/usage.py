@@ -11,6 +11,7 @@ from bn_ext._bench.problems import Shape
 
 __all__ = [
     "UsageError",
+    "as_limit",
     "as_seconds",
     "as_shape",
     "as_whole",
@@ -56,6 +57,16 @@ def as_seconds(text: str) -> float:
         raise argparse.ArgumentTypeError(
             f"expected a number of seconds, more than 0, got {shown(text)}"
         )
+    return value
+
+
+def as_limit(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a finite number >= 0, got {shown(text)}")
     return value
 
 

@@ -3,16 +3,18 @@
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bn_ext._bench.problems import dtype_of
+from bn_ext import _core
+from bn_ext._bench.problems import LAYOUTS, dtype_of
 from bn_ext._reference import formulas, limits
 
-__all__ = ["OPERANDS", "RESULTS", "TENSORS", "Case", "Kind", "drawn", "standard_cases"]
+__all__ = ["OPERANDS", "RECIPES", "RESULTS", "TENSORS", "Case", "Kind", "drawn", "standard_cases"]
 
 Array = NDArray[Any]
 
@@ -50,21 +52,15 @@ class Case:
     """One call of a function."""
 
     name: str
-    operation: str
+    kind: "Kind"
     arrays: dict[str, Array | None]
     epsilon: float = 1e-5
-    data_format: str = "NXC"
-    is_training: bool = True
-    relu: bool = False
-    add: bool = False
-    #: Is the variance also a result divided by max(M - 1, 1)?
-    unbiased: bool = False
     #: What else is passed by name: src_1 forward, dst backward.
     more: dict[str, Array] = field(default_factory=dict)
 
     @property
     def axis(self) -> int:
-        return 1 if self.data_format == "NCX" else -1
+        return 1 if self.kind.data_format == "NCX" else -1
 
     @property
     def src(self) -> Array:
@@ -80,54 +76,59 @@ class Case:
     @property
     def empty(self) -> bool:
         """Is there nothing to make statistics of? Specifications differ in what they are."""
-        return self.operation == "training" and self.src.size == 0
+        return self.kind.operation == "training" and self.src.size == 0
 
     @property
     def results(self) -> tuple[str, ...]:
-        more = ("diff_src_1",) * (self.add and self.operation == "backward")
-        more += ("unbiased_variance",) * (self.unbiased and self.operation == "training")
-        return (*RESULTS[self.operation], *more)
+        kind = self.kind
+        more = ("diff_src_1",) * (kind.add and kind.operation == "backward")
+        more += ("unbiased_variance",) * (kind.unbiased and kind.operation == "training")
+        return (*RESULTS[kind.operation], *more)
+
+    def refuse_wrong_arrays(self) -> None:
+        """Raise TypeError or ValueError, which names the array."""
+        how = {"epsilon": self.epsilon, "data_format": self.kind.data_format, "dry": True}
+        getattr(_core, self.kind.operation)(*self.arrays.values(), **how)
 
     def exact(self) -> tuple[dict[str, Any], dict[str, Any], Any]:
         """The exact results, the bounds of their errors beyond half an ulp, and for each channel
         whether it can be judged: nothing comes near overflow, or an operand is not finite, and then
         so are the right results.
         """
-        given = {name: self.arrays[name] for name in OPERANDS[self.operation]}
+        kind, given = self.kind, self.arrays
         how: dict[str, Any] = {"epsilon": self.epsilon, "axis": self.axis, "wide": np.longdouble}
-        forward = self.operation in ("training", "inference")
+        forward = kind.operation in ("training", "inference")
         if forward:
-            how |= {"src_1": self.more.get("src_1"), "relu": self.relu}
+            how |= {"src_1": self.more.get("src_1"), "relu": kind.relu}
         else:
-            how["is_training"] = self.is_training
-        with np.errstate(all="ignore"):
-            if self.relu and not forward:
+            how["is_training"] = kind.is_training
+        with _core._DefaultMode():
+            if kind.relu and not forward:
                 how["gate"] = ~(self.more["dst"] <= 0)
-            want: Any = getattr(formulas, f"batch_norm_{self.operation}")(*given.values(), **how)
+            want: Any = getattr(formulas, f"batch_norm_{kind.operation}")(*given.values(), **how)
             p = self._by_channel(given)
             if forward:
-                from_batch = self.operation == "training"
+                from_batch = kind.operation == "training"
                 bounds = limits.statistics_bounds(want, self.data) if from_batch else {}
-                bounds["dst"] = limits.dst_bound(
-                    want, self.data, self.axis, from_batch=from_batch, added=self.add
-                )
+                how = {"from_batch": from_batch, "added": kind.add}
+                bounds["dst"] = limits.dst_bound(want, self.data, self.axis, **how)
                 good = limits.forward_holds(p, want, self.axis, self.data)
                 rstd = want.scale
-            elif self.operation == "backward":
-                bounds = limits.gradient_bounds(want, self.data, is_training=self.is_training)
+            elif kind.operation == "backward":
+                bounds = limits.gradient_bounds(want, self.data, is_training=kind.is_training)
                 bounds["diff_src_1"] = np.zeros(want.diff_src.shape)
                 good, rstd = limits.gradient_holds(p, want, self.data), limits.rstd_of(p)
             else:
                 bounds = limits.second_bounds(want, self.data)
                 good, rstd = limits.second_holds(p, want, self.data), np.ones(len(p.src))
             # diff_diff_* times Inf: specifications differ.
-            special = np.isnan if self.operation == "double_backward" else _not_finite
+            special = np.isnan if kind.operation == "double_backward" else _not_finite
             good |= special(rstd)
             for a in (*vars(p).values(), *map(self._rows, self.more.values())):
                 if np.ndim(a):
                     good |= special(a.astype(np.longdouble)).reshape(len(a), -1).any(axis=1)
             values = want._asdict()
-            if self.operation == "training":
+            if kind.operation == "training":
                 if self.empty:
                     good[:] = False
                 m = np.longdouble(p.src.shape[1])
@@ -163,7 +164,7 @@ class Draw(SimpleNamespace):
 
     def statistics(self) -> None:
         """Mean and variance of src, in case it was changed."""
-        with np.errstate(all="ignore"):
+        with _core._DefaultMode():
             x = self.src.astype(self.dtype).astype(np.longdouble).reshape(-1, self.src.shape[-1])
             self.mean = x.mean(axis=0) if len(x) else np.zeros(x.shape[1])
             self.variance = x.var(axis=0) if len(x) else np.ones(x.shape[1])
@@ -178,7 +179,7 @@ def drawn(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Draw:
     channels = shape[-1]
     src, noise, more, g, src_1 = rng.standard_normal((5, *shape))
     draw = Draw(
-        rng=rng, dtype=dtype, epsilon=1e-5, src=src + 1, src_1=src_1, diff_diff_src=g + 0.5,
+        rng=rng, dtype=dtype, src=src + 1, src_1=src_1, diff_diff_src=g + 0.5,
         diff_dst=np.copysign(noise, src) + 1 + more,
         gamma=np.resize([-1, 1, 1], channels) * rng.uniform(0.5, 2, channels),
         beta=rng.standard_normal(channels), diff_diff_gamma=rng.standard_normal(channels) + 1,
@@ -230,6 +231,16 @@ def _swallowed(draw: Draw) -> None:
     draw.diff_dst[0] = 1
 
 
+def _far(draw: Draw) -> None:
+    """Squares of these numbers have too few digits in doubles."""
+    draw.src = draw.src + min(1e9, 2.0**-4 / limits.unit(draw.dtype.name))
+
+
+def _subnormal(draw: Draw) -> None:
+    exponent = {"float16": -18, "float64": -1040}.get(draw.dtype.name, -132)
+    draw.gamma, draw.beta = (np.ldexp(a, exponent) for a in (draw.gamma, draw.beta))
+
+
 def _constant(draw: Draw) -> None:
     draw.src[:, ::2] = [0.1, -7, 1000]
 
@@ -237,19 +248,26 @@ def _constant(draw: Draw) -> None:
 #: name: (shape, what changes, or None); the cases for all operations that have what is changed.
 RECIPES: dict[str, tuple[tuple[int, ...], Change | None]] = {
     "two axes": ((64, 5), None),
-    "three axes": ((9, 4, 3), None),
-    "four axes": ((5, 4, 3, 6), None),
+    "three axes": ((12, 2, 3), None),
+    "four axes": ((3, 5, 7, 3), None),
     "five axes": ((2, 3, 4, 2, 5), None),
+    "planes of 165 positions": ((7, 5, 33, 9), None),
+    "a plane of 300 x 300": ((1, 300, 300, 1), None),
     "without gamma": ((31, 4), _set(gamma=None, beta=None)),
+    "gamma without beta": ((11, 4), _set(beta=None)),
+    "beta without gamma": ((11, 4), _set(gamma=None)),
     "one row": ((1, 8), None),
     "two rows": ((2, 8), None),
     "three rows": ((3, 8), None),
     "127 rows": ((127, 2), None),
     "100 000 rows": ((100_000, 3), None),
     "one channel": ((70, 1), None),
+    "17 channels": ((300, 17), None),
     "133 channels": ((3, 133), None),
+    "257 channels": ((40, 257), None),
     "empty batch": ((0, 5), None),
     "no positions": ((3, 0, 5), None),
+    "mean far from zero": ((30, 3), _far),
     "mean of 1000 deviations": ((60, 3), _set(src=lambda d: d.src + 1000)),
     "mean of -30 deviations": ((60, 3), _set(src=lambda d: d.src - 30)),
     "epsilon 0": ((33, 3), _set(epsilon=0.0)),
@@ -264,6 +282,7 @@ RECIPES: dict[str, tuple[tuple[int, ...], Change | None]] = {
     "small diff_dst": ((33, 3), _scaled("diff_dst", 1)),
     "large gamma": ((33, 3), _scaled("gamma", 0)),
     "small gamma": ((33, 3), _scaled("gamma", 1)),
+    "subnormal dst": ((33, 3), _subnormal),
     "diff_dst like xhat": (
         (60, 3), _set(diff_dst=lambda d: (d.src - d.src.mean(0)) / d.src.std(0)),
     ),
@@ -276,9 +295,10 @@ RECIPES: dict[str, tuple[tuple[int, ...], Change | None]] = {
     "Inf in src": ((33, 3), _marked("src", np.inf)),
     "-Inf in diff_dst": ((33, 3), _marked("diff_dst", -np.inf)),
 }  # fmt: skip
-LARGE = 10_000  # rows; quick runs have fewer
+LARGE = 1000  # elements; quick runs have no more
 #: Cases that say something only where an operation has this array.
 NEEDS = {name: "diff_dst" for name in RECIPES if "diff_dst" in name}
+NEEDS |= dict.fromkeys(("gamma without beta", "beta without gamma", "subnormal dst"), "beta")
 
 
 @dataclass(frozen=True)
@@ -290,23 +310,36 @@ class Kind:
     is_training: bool = True
     relu: bool = False
     add: bool = False
+    #: Is the variance also a result divided by max(M - 1, 1)?
     unbiased: bool = False
     #: The dtype of vectors; "": that of the arithmetic.
     vectors: str = ""
     #: The numbers of axes that are allowed; if empty, any.
     ranks: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("is_training", "relu", "add"):
+            _core._as_flag(getattr(self, name), name)
+        if self.data_format not in LAYOUTS:
+            got = _core._shown(self.data_format)
+            raise ValueError(f"data_format: expected NXC or NCX, got {got}")
+
     @property
     def frozen(self) -> bool:
         return self.operation == "inference" or not self.is_training
 
     def random(
-        self, name: str, shape: tuple[int, ...], dtype: str, change: Change | None = None
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: str,
+        change: Change | None = None,
+        epsilon: float = 1e-5,
     ) -> Case:
         """A case of random numbers; the shape is that of channels last."""
-        draw = drawn(name.partition(",")[0], shape, dtype_of(dtype))
-        draw.operation = self.operation
-        with np.errstate(all="ignore"):
+        with _core._DefaultMode():
+            draw = drawn(name.partition(",")[0], shape, dtype_of(dtype))
+            draw.operation, draw.epsilon = self.operation, epsilon
             if change:
                 change(draw)
             draw.statistics()
@@ -331,11 +364,9 @@ class Kind:
             moved = np.moveaxis(whole, -1, 1) if self.data_format == "NCX" else whole
             return np.ascontiguousarray(moved)
 
-        with np.errstate(all="ignore"):
-            case = Case(
-                name, operation, {name: cast(name) for name in OPERANDS[operation]}, draw.epsilon,
-                self.data_format, self.is_training, self.relu, self.add, self.unbiased,
-            )  # fmt: skip
+        with _core._DefaultMode():
+            arrays = {name: cast(name) for name in OPERANDS[operation]}
+            case = Case(name, self, arrays, draw.epsilon)
             src_1 = cast("src_1") if self.add else None
             more = {} if src_1 is None else {"src_1": src_1}
             if operation in ("training", "inference"):
@@ -344,7 +375,8 @@ class Kind:
                 return case
             forward = "inference" if self.frozen else "training"
             before = {**case.arrays, "beta": cast("beta")}
-            passed = replace(case, operation=forward, arrays=before, more=more)
+            arrays = {name: before[name] for name in OPERANDS[forward]}
+            passed = Case(name, replace(self, operation=forward), arrays, draw.epsilon, more)
             return replace(case, more={"dst": passed.exact()[0]["dst"].astype(kind)})
 
 
@@ -353,7 +385,9 @@ def standard_cases(
 ) -> Iterator[Case]:
     """The cases with data of this dtype, but those whose names contain a word of `skip`."""
     for name, (shape, change) in RECIPES.items():
-        if NEEDS.get(name, "src") not in OPERANDS[kind.operation] or (quick and shape[0] >= LARGE):
+        if NEEDS.get(name, "src") not in OPERANDS[kind.operation]:
+            continue
+        if quick and prod(shape) > LARGE:
             continue
         if kind.operation == "double_backward" and "Inf" in name:  # specifications differ
             continue

@@ -1,58 +1,71 @@
 """The standard cases as .npy files with a manifest, and the results that a program wrote beside.
 
-Each case has a folder. In it are the inputs, such as src.npy; for each output, its right value and
-the largest error that passes, such as expected.diff_src.npy and limit.diff_src.npy; and, written by
-the program, the result: diff_src.npy. Where the right value is NaN or Inf, so must be the result.
+Each case has a folder. In it are the inputs, such as src.npy, which must stay as they are; for each
+output, its right value and the largest error that passes, such as expected.diff_src.npy and
+limit.diff_src.npy; and, written by the program, the result: diff_src.npy. Where the right value is
+NaN or Inf, so must be the result.
 """
 
 import json
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bn_ext import __version__
+from bn_ext import __version__, _core
 from bn_ext._bench.problems import dtype_of
-from bn_ext._reference.cases import OPERANDS, RESULTS, Case
+from bn_ext._reference.cases import OPERANDS, RESULTS, Case, Kind
 from bn_ext._reference.report import Finding, Report, allowance, judged
 
 __all__ = ["MANIFEST", "ManifestError", "check", "write"]
 
 MANIFEST = "manifest.json"
 VERSION = 1
-ATTRIBUTES = ("epsilon", "data_format", "is_training", "relu", "add")
+#: Besides epsilon.
+ATTRIBUTES = ("data_format", "is_training", "relu")
 
 
 class ManifestError(Exception):
     """A folder that cannot be checked; the message is for the user."""
 
 
+def _digest(path: Path) -> int:
+    return zlib.crc32(path.read_bytes())
+
+
 def write(folder: Path, cases: Iterable[Case]) -> int:
-    """Write the cases; return their number."""
+    """Write the cases, and remove results of earlier ones; return their number."""
     entries = []
     for case in cases:
-        mode = "" if case.is_training or case.operation == "inference" else "_frozen"
+        operation = case.kind.operation
+        mode = "" if case.kind.is_training or operation == "inference" else "_frozen"
         name, _, dtype = case.name.rpartition(", ")
-        place = Path(case.operation + mode, dtype, name.replace(" ", "_"))
-        (folder / place).mkdir(parents=True, exist_ok=True)
+        relative = Path(operation + mode, dtype, name.replace(" ", "_"))
+        place = folder / relative
+        place.mkdir(parents=True, exist_ok=True)
         arrays = {**case.arrays, **case.more}
+        files = {key: a is not None and f"{key}.npy" for key, a in arrays.items()}
         exact, bounds, good = case.exact()
-        for key, array in arrays.items():
-            if array is not None:
-                np.save(folder / place / f"{key}.npy", array)
-        with np.errstate(all="ignore"):
+        with _core._DefaultMode():
             for key, right in exact.items():
+                (place / f"{key}.npy").unlink(missing_ok=True)
                 limit = allowance(case, key, right, bounds[key], good)
-                np.save(folder / place / f"expected.{key}.npy", right.astype(np.float64))
-                np.save(folder / place / f"limit.{key}.npy", limit)
+                np.save(place / f"expected.{key}.npy", right.astype(np.float64))
+                np.save(place / f"limit.{key}.npy", limit)
+        for key, file in files.items():
+            if file:
+                np.save(place / file, arrays[key])
         entries.append({
             "name": case.name,
-            "folder": place.as_posix(),
-            "operator": case.operation,
-            "attributes": {key: getattr(case, key) for key in ATTRIBUTES},
+            "folder": relative.as_posix(),
+            "operator": operation,
+            "attributes": {"epsilon": case.epsilon}
+            | {key: getattr(case.kind, key) for key in ATTRIBUTES},
             "dtype": case.data,
-            "inputs": {key: a is not None and f"{key}.npy" for key, a in arrays.items()},
+            "inputs": files,
+            "crc32": {key: _digest(place / file) for key, file in files.items() if file},
             "outputs": {
                 key: {"shape": exact[key].shape, "expected": f"expected.{key}.npy",
                       "limits": f"limit.{key}.npy", "result": f"{key}.npy"}
@@ -80,17 +93,30 @@ def _loaded(path: Path, data: str) -> Any:
     return array
 
 
-def _case(folder: Path, entry: dict[str, Any]) -> Case:
-    arrays = {
-        name: _loaded(folder / entry["folder"] / file, entry["dtype"]) if file else None
-        for name, file in entry["inputs"].items()
-    }
-    names = OPERANDS[entry["operator"]]
+def _case(folder: Path, entry: dict[str, Any]) -> Case | Finding:
+    """The case of an entry; or which inputs were changed."""
+    place, inputs, attributes = folder / entry["folder"], entry["inputs"], entry["attributes"]
+    kind = Kind(entry["operator"], **{name: attributes[name] for name in ATTRIBUTES})
+    names = OPERANDS[kind.operation]
+    more = ("dst",) * (kind.relu and kind.operation == "backward")
+    if {*inputs} != {*names, *more} or not inputs["src"]:
+        raise ValueError(f"inputs: expected {', '.join(names + more)}, got {', '.join(inputs)}")
+    files = {name: place / file for name, file in inputs.items() if file}
+    for path in files.values():
+        if not path.exists():
+            raise ManifestError(f"{path}: is missing")
+    changed = [name for name, path in files.items() if _digest(path) != entry["crc32"][name]]
+    if changed:
+        reason = f"wrote to {', '.join(changed)}"
+        return Finding(entry["folder"], "function", np.inf, reason=reason)
+    arrays = {name: _loaded(path, entry["dtype"]) for name, path in files.items()}
     case = Case(
-        entry["folder"], entry["operator"], {name: arrays.pop(name) for name in names},
-        more={name: a for name, a in arrays.items() if a is not None},
-        **{name: entry["attributes"][name] for name in ATTRIBUTES},
+        entry["folder"], kind, {name: arrays.get(name) for name in names}, attributes["epsilon"],
+        {name: arrays[name] for name in more},
     )  # fmt: skip
+    if case.data != entry["dtype"]:
+        raise ValueError(f"dtype: expected {case.data}, like src, got {entry['dtype']}")
+    case.refuse_wrong_arrays()
     return case
 
 
@@ -102,7 +128,7 @@ def check(folder: Path, *, narrow: bool = False, limit: float = 1) -> tuple[Repo
         version, entries = manifest["format"], manifest["cases"]
     except FileNotFoundError:
         raise ManifestError(f"{path}: is missing; bn-ext cases {folder} writes it") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         text = f"{type(error).__name__}: {error}"
         raise ManifestError(f"{path}: expected a manifest of bn-ext cases ({text})") from None
     if version != VERSION:
@@ -110,6 +136,9 @@ def check(folder: Path, *, narrow: bool = False, limit: float = 1) -> tuple[Repo
     report, absent = Report(limit=limit), set()
     try:
         outputs = [(e, key) for e in entries for key in e["outputs"]]
+        for entry, key in outputs:
+            if key not in RESULTS[entry["operator"]]:
+                raise ValueError(f"outputs: {entry['operator']} has no {key}")
         there = {
             (e["operator"], e["attributes"]["is_training"], key)
             for e, key in outputs
@@ -124,7 +153,11 @@ def check(folder: Path, *, narrow: bool = False, limit: float = 1) -> tuple[Repo
             absent |= {f"{mode[0]} {key}" for key in {*entry["outputs"]} - {*wanted}}
             if not wanted:
                 continue
-            case, results = _case(folder, entry), {}
+            case = _case(folder, entry)
+            if isinstance(case, Finding):
+                report.findings.append(case)
+                continue
+            results = {}
             for key in wanted:
                 try:
                     results[key] = _loaded(folder / entry["folder"] / f"{key}.npy", case.data)

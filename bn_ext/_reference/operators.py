@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bn_ext import _core
 from bn_ext._reference.cases import OPERANDS, Kind
 
 __all__ = ["OPERATORS", "Operator", "operator_of"]
@@ -19,7 +20,7 @@ class Operator(NamedTuple):
     vectors: dict[str, str]  # {dtype of the data: that of vectors}
     ranks: tuple[int, ...] = ()
     epsilon: float = 0.0  # the least
-    optional: bool = False  # may gamma be None?
+    optional: bool = False  # may gamma and beta be None?
 
 
 _TF = {name: "float32" for name in ("float32", "float16", "bfloat16")}
@@ -43,16 +44,26 @@ OPERATORS = {
         "training", ("src", "mean", "variance", "gamma", "beta"), (0, 3, 4), _TF, (), 1e-30, True
     ),
     "onednn_graph.BatchNormInference": Operator("inference", _FORWARD, (0,), _TF, (), 1e-30),
-    "onednn_graph.BatchNormTrainingBackprop": _ONEDNN,
+    "onednn_graph.BatchNormTrainingBackprop-1": _ONEDNN,
     "onednn_graph.BatchNormTrainingBackward": _ONEDNN,
 }  # fmt: skip
 
 
+def _plain(name: str) -> str:
+    """The same for an operator, its function in bn_ext.specs and what its package calls it."""
+    return name.replace("tf.raw_ops.", "tensorflow.").replace("_", "").lower()
+
+
 def operator_of(name: object, kind: Kind) -> tuple[str, Kind, Operator]:
     """The operator's full name, and `kind` as it allows."""
-    found = [full for full in OPERATORS if name in (full, full.partition(".")[2])]
+    wanted = _plain(name) if isinstance(name, str) else name
+    found = []
+    for full in OPERATORS:
+        names = {_plain(full), _plain(full.partition(".")[2])}
+        if wanted in names | {each.removesuffix("-1") for each in names}:
+            found.append(full)
     if len(found) != 1:
-        text = f"expected one of {', '.join(found or OPERATORS)}, got {name!r}"
+        text = f"expected one of {', '.join(found or OPERATORS)}, got {_core._shown(name)}"
         raise ValueError(f"operator: {text}")
     full = found[0]
     operator, package = OPERATORS[full], full.partition(".")[0]
@@ -64,11 +75,13 @@ def operator_of(name: object, kind: Kind) -> tuple[str, Kind, Operator]:
         raise ValueError(f"operator: expected one of {expected}, got {full}")
     if package != "tensorflow" and kind.is_training != (operation != "inference"):
         raise ValueError(f"is_training: expected {operation != 'inference'} for {full}")
-    if kind.relu or kind.add:
-        raise ValueError(f"relu, add: {full} has none")
+    for flag in ("relu", "add"):
+        if getattr(kind, flag):
+            raise ValueError(f"{flag}: expected False for {full}")
+    data_format = "NCX" if package == "ngraph" else kind.data_format
+    unbiased = package == "tensorflow"
     return full, Kind(
-        operation, "NCX" if package == "ngraph" else kind.data_format, kind.is_training,
-        unbiased=package == "tensorflow", ranks=operator.ranks,
+        operation, data_format, kind.is_training, unbiased=unbiased, ranks=operator.ranks
     ), operator  # fmt: skip
 
 
@@ -78,8 +91,8 @@ def adapted(function: Callable[..., Any], full: str, kind: Kind) -> Callable[...
 
     def call(*arrays: Any, epsilon: float) -> Any:
         given = dict(zip(OPERANDS[kind.operation], arrays, strict=True))
-        if given["gamma"] is None and not operator.optional:
-            raise NotImplementedError("the operator demands gamma")
+        if any(a is None for a in arrays) and not operator.optional:
+            raise NotImplementedError("the operator demands gamma and beta")
         if epsilon < operator.epsilon:
             raise NotImplementedError("the operator demands a positive epsilon")
         src = given["src"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from bn_ext import _core
 from bn_ext._bench.problems import dtype_of
-from bn_ext._reference.cases import OPERANDS, TENSORS, Case
+from bn_ext._reference.cases import TENSORS, Case
 from bn_ext._reference.limits import FORMATS, arithmetic, distance, half_ulp
 
 __all__ = ["Finding", "Report", "allowance", "as_array", "called", "judged", "run"]
@@ -128,18 +128,16 @@ def as_array(result: Any) -> Any:
 
 def called(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding:
     """What the function returned, by name; or what is wrong with the call."""
-    given = {
-        name: None if a is None else a.copy()
-        for name, a in ((name, case.arrays[name]) for name in OPERANDS[case.operation])
-    }
+    given = {name: None if a is None else a.copy() for name, a in case.arrays.items()}
     more = {name: a.copy() for name, a in case.more.items()}
     try:
         with np.errstate(all="ignore"):
             found = function(*given.values(), epsilon=case.epsilon, **more)
-    except Exception as error:  # someone else's function may fail in any way
+    except (Exception, SystemExit) as error:  # someone else's function may fail in any way
         text = f"raised {type(error).__name__}: {error}".splitlines()[0][:100]
         refused = isinstance(error, NotImplementedError) or (
-            given.get("gamma", 0) is None and isinstance(error, (TypeError, AttributeError))
+            any(a is None for a in given.values())
+            and isinstance(error, (TypeError, AttributeError))
         )
         return Finding(case.name, "function", float("nan") if refused else np.inf, reason=text)
     before = {**case.arrays, **case.more}
@@ -163,12 +161,13 @@ def judged(
     case: Case, results: Mapping[str, Any], *, narrow: bool = False, limit: float = 1
 ) -> list[Finding]:
     """Compare results with the exact ones."""
-    exact, bounds, good = case.exact()
-    return [
-        _compared(case, name, result, exact[name], bounds[name], good, narrow, limit)
-        for name, result in results.items()
-        if name in TENSORS or not case.empty
-    ]
+    with _core._DefaultMode():
+        exact, bounds, good = case.exact()
+        return [
+            _compared(case, name, result, exact[name], bounds[name], good, narrow, limit)
+            for name, result in results.items()
+            if name in TENSORS or not case.empty
+        ]
 
 
 def _compared(
@@ -198,18 +197,17 @@ def _compared(
     if not narrow and _narrower(kind, data):
         return wrong(f"expected at least {data}, like the data, got {kind}")
     good = np.broadcast_to(_as(good, exact, case.axis), exact.shape)
-    with np.errstate(all="ignore"):
-        got = array.astype(np.longdouble)
-        bound = bound + _rounding(name, exact, kind, data)
-        off, largest = distance(got, exact), FORMATS[kind].largest
-        over = (abs(exact) + bound >= largest) & (got == np.copysign(np.inf, exact))
-        share = np.where(over | (got == exact), 0, off / bound)
-        share = np.where(np.isfinite(got) & np.isfinite(exact) & ~np.isfinite(bound), 0, share)
-        both = np.isnan(got) & np.isnan(exact)
-        if name == "mean":  # of Inf: NaN or Inf
-            both = ~np.isfinite(got) & ~np.isfinite(exact)
-        share = np.where(both, 0, np.nan_to_num(share, nan=np.inf, posinf=np.inf))
-        share = np.where(good, share, -1)
+    got = array.astype(np.longdouble)
+    bound = bound + _rounding(name, exact, kind, data)
+    off, largest = distance(got, exact), FORMATS[kind].largest
+    over = (abs(exact) + bound >= largest) & (got == np.copysign(np.inf, exact))
+    share = np.where(over | (got == exact), 0, off / bound)
+    share = np.where(np.isfinite(got) & np.isfinite(exact) & ~np.isfinite(bound), 0, share)
+    both = np.isnan(got) & np.isnan(exact)
+    if name == "mean":  # of Inf: NaN or Inf
+        both = ~np.isfinite(got) & ~np.isfinite(exact)
+    share = np.where(both, 0, np.nan_to_num(share, nan=np.inf, posinf=np.inf))
+    share = np.where(good, share, -1)
     if not share.size:
         return Finding(case.name, name, 0.0)
     if not good.all() and share.max() <= limit:
