@@ -43,6 +43,12 @@ def run(names):
     ])  # fmt: skip
 
 
+def short(said):
+    """What a page says of a run: processor, date, packages; the rest stands in the CSV file."""
+    machine, day, *_, packages = said.split("; ")
+    return "; ".join([machine.partition(",")[0], day, packages])
+
+
 def markdown(heading, lines):
     """A table in Markdown."""
     return "\n".join(
@@ -67,7 +73,7 @@ def put_rows(name, page, said, heading, lines, shown):
         file.write(f"# {said}\n")
         csv.writer(file, lineterminator="\n").writerows([heading, *lines])
     table = markdown(heading, [line for line in lines if shown(line)])
-    put(name, page, f"{said}:\n\n{table}\n")
+    put(name, page, f"{short(said) if '; ' in said else said}:\n\n{table}\n")
 
 
 @contextmanager
