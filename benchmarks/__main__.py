@@ -7,7 +7,8 @@
     python -m benchmarks --report accuracy                 errors, also of peers: docs/numerics.md
     python -m benchmarks --report exact                    cost of exact sums: docs/exact.md
     python -m benchmarks --report memory                   of training steps: docs/howto
-    python -m benchmarks --report networks --threads 1 2   steps of networks in torch: docs/howto
+    python -m benchmarks --report networks                 steps of networks in torch: docs/howto
+    python -m benchmarks --report numpy_networks           in NumPy: docs/figures.md
 
 Problems, timing and table are those of `bn-ext bench`. The floor is a loop that reads and writes
 what the operation must, and nothing else, on one thread or on all, whichever is faster. With
@@ -34,7 +35,7 @@ LIKEWISE = {
         "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
     }
 }
-REPORTS = "accuracy", "exact", "figures", "memory", "networks"
+REPORTS = "accuracy", "exact", "figures", "memory", "networks", "numpy_networks"
 
 
 def rows(options):

@@ -1,22 +1,17 @@
 """Whole steps of networks in torch, with its own batch normalization and with bn_ext's.
 
 A step: forward, loss, backward, and an optimizer that changes the weights. Except for the batch
-normalization, the networks are the same, and they start from the same weights. Their steps take
-turns. For docs/howto/torch.md.
+normalization, the networks are the same, and they start from the same weights. Each runs in a
+process of its own; that of torch alone has not imported bn_ext. For docs/howto/torch.md.
 """
 
-import copy
-from functools import partial
+import importlib
 from itertools import pairwise, product
-from statistics import median
 
 import torch
 from torch import nn
 
-import bn_ext.torch
-from bn_ext._bench.timing import burst, in_turns, work
-
-from . import pages
+from .turns import medians, serve
 
 
 class Norm(nn.Module):
@@ -26,7 +21,8 @@ class Norm(nn.Module):
         super().__init__()
         kind = "BatchNorm1d" if dims == 1 else "BatchNorm2d"
         self.fused = fuse and activation is nn.ReLU
-        made = getattr(bn_ext.torch if self.fused else nn, kind)
+        package = importlib.import_module("bn_ext.torch") if self.fused else nn
+        made = getattr(package, kind)
         self.norm = made(channels, relu=True) if self.fused else made(channels)
         self.activation = activation() if activation and not self.fused else nn.Identity()
 
@@ -101,8 +97,25 @@ def mlp(fuse):
 NETWORKS = {"ResNet-18": resnet18, "MobileNetV2": mobilenet_v2, "MLP": mlp}
 
 
-def burst_of(net, x, target):
-    """A function that times some steps."""
+#: {way: what its process imports before torch}
+WAYS = {"torch": "", "imported": "import bn_ext", "bn_ext": "import bn_ext.torch",
+        "fused": "import bn_ext.torch"}  # fmt: skip
+
+
+def run(way, name, dtype, layout, threads):
+    """In a process of its own: a step, when it is asked for."""
+    if threads:
+        torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    net, dims = NETWORKS[name](way == "fused")
+    if way in ("bn_ext", "fused"):
+        net = importlib.import_module("bn_ext.torch").convert(net)
+    options = {"dtype": getattr(torch, dtype)}
+    if len(dims) == 4:
+        formats = {"NXC": torch.channels_last, "NCX": torch.contiguous_format}
+        options["memory_format"] = formats[layout]
+    x, target = torch.randn(dims).to(**options), torch.randint(100, dims[:1])
+    net = net.to(**options)
     optimizer = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9)
 
     def step():
@@ -110,42 +123,39 @@ def burst_of(net, x, target):
         nn.functional.cross_entropy(net(x).float(), target).backward()
         optimizer.step()
 
-    return partial(burst, step, work("nothing"))
+    serve(step)
 
 
 def seconds_of(name, dtype, layout, threads, seconds):
-    """Median seconds of a step: {"torch", "bn_ext" and, if the network allows fusion, "fused"}"""
-    torch.set_num_threads(threads)
-    torch.manual_seed(0)
-    net, dims = NETWORKS[name](False)
-    nets = {"torch": net, "bn_ext": bn_ext.torch.convert(copy.deepcopy(net))}
-    if name != "MobileNetV2":  # ReLU6 cannot be fused
-        nets["fused"] = bn_ext.torch.convert(NETWORKS[name](True)[0])
-        nets["fused"].load_state_dict(net.state_dict())
-    options = {"dtype": getattr(torch, dtype)}
-    if len(dims) == 4:
-        formats = {"NXC": torch.channels_last, "NCX": torch.contiguous_format}
-        options["memory_format"] = formats[layout]
-    x, target = torch.randn(dims).to(**options), torch.randint(100, dims[:1])
-    bursts = {kind: burst_of(each.to(**options), x, target) for kind, each in nets.items()}
-    return {
-        kind: median(t.call for t in times) for kind, times in in_turns(bursts, seconds).items()
+    """Median seconds of a step, in each way that the network allows."""
+    call = f"run(WAY, {name!r}, {dtype!r}, {layout!r}, {threads})"
+    programs = {
+        way: f"{first}; WAY = {way!r}; from benchmarks.networks import run; {call}".lstrip("; ")
+        for way, first in WAYS.items()
+        if (way, name) != ("fused", "MobileNetV2")  # ReLU6 cannot be fused
     }
+    return medians(programs, seconds)
 
 
 def report(options):
     """Every network, in each dtype and memory format, on these numbers of threads."""
-    counts, lines = [n or torch.get_num_threads() for n in options.threads], []
-    for name, dtype, layout, threads in product(NETWORKS, options.dtypes, options.layouts, counts):
+    from . import pages
+
+    lines = []
+    for name, dtype, layout, threads in product(
+        NETWORKS, options.dtypes, options.layouts, options.threads
+    ):
         if name == "MLP" and layout == "NCX":
             continue
         times = seconds_of(name, dtype, layout, threads, options.seconds)
-        cells = [f"{times['torch'] / times[kind]:.2f}" if kind in times else ""
-                 for kind in ("bn_ext", "fused")]  # fmt: skip
+        cells = [f"{times['torch'] / times[way]:.2f}" if way in times else ""
+                 for way in WAYS if way != "torch"]  # fmt: skip
         where = {"NXC": "last", "NCX": "first"}[layout] if name != "MLP" else ""
-        lines.append([name, dtype, where, threads, f"{1e3 * times['torch']:.1f}", *cells])
-        print(*lines[-1])
-    heading = ["network", "dtype", "channels", "threads", "torch's step, ms", "torch / bn_ext",
-               "torch / bn_ext with ReLU and addition fused"]  # fmt: skip
+        used = threads or torch.get_num_threads()
+        lines.append([name, dtype, where, used, f"{1e3 * times['torch']:.1f}", *cells])
+        print(*lines[-1], flush=True)
+    most = max(line[3] for line in lines)
+    heading = ["network", "dtype", "channels", "threads", "torch, ms", "bn_ext imported first",
+               "bn_ext's layers", "ReLU, addition fused"]  # fmt: skip
     pages.put_rows("networks", "docs/howto/torch.md", pages.run(["torch"]), heading, lines,
-                   lambda line: line[3] == max(counts))  # fmt: skip
+                   lambda line: line[3] == most)  # fmt: skip
