@@ -11,6 +11,7 @@ import math
 import os
 import statistics
 import textwrap
+from functools import partial
 
 import bn_ext
 
@@ -166,13 +167,21 @@ def headline(runs, found):
     median, spread = speed(shown)
     (cpu,) = {runs[r["run"]].partition(",")[0] for r in shown}
     numpy, torch = (statistics.median(over_peers(r)[n] for r in shown) for n in ("numpy", "torch"))
-    said = (
-        f"the gradient is **{numpy:.0f} times as fast as NumPy's formula**, {torch:.1f} times as "
-        f"torch's, and {median} times (range {spread}) as that of whichever of NumPy, torch, JAX, "
-        f"TensorFlow and oneDNN is fastest in a row (medians of {len(shown)} rows; two threads of "
-        f"an {cpu} with AVX-512, each call behind an elementwise pass of NumPy)."
+    with (pages.ROOT / "docs" / "numpy_networks.csv").open(newline="") as file:
+        steps = [float(row["numpy / bn_ext"]) for row in csv.DictReader(list(file)[1:])]
+    gain = (
+        f"- **You train with NumPy**: the gradient is **{numpy:.0f} times as fast as NumPy's "
+        "formula**, a [whole step](docs/figures.md#whole-steps-of-numpy-networks) of a NumPy "
+        f"network {min(steps):.2g} to {max(steps):.2g} times."
     )
-    return textwrap.fill(said, 120) + "\n"
+    others = (
+        f"The picture has medians of {len(shown)} rows, on two threads of an {cpu} with AVX-512, "
+        f"each call behind an elementwise pass of NumPy ([method, table](docs/figures.md)): torch "
+        f"takes {torch:.1f} times as long. Whichever of NumPy, torch, JAX, TensorFlow and oneDNN "
+        f"is fastest in a row takes {median} times as long (range {spread})."
+    )
+    fill = partial(textwrap.fill, width=120, break_on_hyphens=False)
+    return f"{fill(others)}\n\n{fill(gain, subsequent_indent='  ')}\n"
 
 
 def draw(found, path):
