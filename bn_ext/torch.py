@@ -589,6 +589,11 @@ class _BatchNorm:
     def _over(self) -> tuple[str | None, bool]:
         return None, False
 
+    def _get_name(self) -> str:
+        """What `print` calls it, unlike torch's layer of the same name."""
+        kind = type(self)
+        return f"{__name__}.{kind.__name__}" if kind.__module__ == __name__ else kind.__name__
+
     def extra_repr(self: Any) -> str:
         shown: str = super().extra_repr()  # type: ignore[misc]
         return f"{shown}, relu=True" if self.relu else shown

@@ -4,9 +4,6 @@ A program is this file, a block of the page, and a call of `digest`.
 """
 
 import hashlib
-import multiprocessing  # noqa: F401 - for the page's blocks
-from concurrent.futures import ProcessPoolExecutor  # noqa: F401
-from itertools import repeat  # noqa: F401
 
 import numpy as np
 

@@ -23,9 +23,8 @@ options = OPTIONS
 """
 #: Before the results are gathered: this process's part, and after: the digests of the whole.
 RANKS = """
-gamma, beta = affine()
-parts = gathered((dst, diff_src))
-if rank == 0:
+parts = comm.gather((dst, diff_src))
+if parts:
     joined = [np.concatenate(each) for each in zip(*parts)]
     print(digest(statistics), digest_of_arrays(*joined, diff_gamma, diff_beta))
 """
@@ -53,13 +52,9 @@ def run(tmp_path, text, command=()):
 @pytest.mark.skipif(not importlib.util.find_spec("mpi4py"), reason="needs mpi4py")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_mpi(tmp_path, ranks):
-    text = (
-        "from mpi4py import MPI\n"
-        "rank, gathered = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.gather\n"
-        f"src, diff_dst = share(rank, {ranks})\n"
-    )
+    mine = f"from mpi4py.MPI import COMM_WORLD\nsrc, diff_dst = share(COMM_WORLD.rank, {ranks})\n"
     found = run(
-        tmp_path, text + BLOCKS["mpi"] + AFFINE + BLOCKS["each"] + RANKS,
+        tmp_path, mine + BLOCKS["mpi"] + AFFINE + BLOCKS["each"] + RANKS,
         ["mpiexec", "-n", str(ranks)],
     )  # fmt: skip
     assert found == [*expected()]
@@ -81,10 +76,10 @@ def test_processes(tmp_path):
 def test_dask(tmp_path):
     pytest.importorskip("distributed")
     text = (
-        "import dask\n"
         "from distributed import Client\n"
         'if __name__ == "__main__":\n'
         " client = Client(n_workers=2, threads_per_worker=1, dashboard_address=None)\n"
+        " import dask\n"
         " delayed_parts = [dask.delayed(share)(k, 4)[0] for k in range(4)]\n"
     )
     block = "".join(" " + line for line in BLOCKS["dask"].splitlines(keepends=True))
@@ -96,7 +91,6 @@ def test_dask(tmp_path):
 def test_torch(tmp_path):
     pytest.importorskip("torch")
     text = (
-        "import torch\n"
         "from torch import distributed, multiprocessing as mp\n"
         "def rank(number, address):\n"
         " distributed.init_process_group('gloo', init_method=address, rank=number, world_size=2)\n"
@@ -109,6 +103,28 @@ def test_torch(tmp_path):
         f" mp.spawn(rank, ('file://{tmp_path}/meeting',), nprocs=2)\n"
     )
     assert run(tmp_path, text + block + shows) == [expected()[0]]
+
+
+MPI = ["mpiexec", "-n", "2", sys.executable, "-m", "mpi4py"]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [([sys.executable], []), ([sys.executable], ["--processes", "3"]), (MPI, [])],
+    ids=["one", "pool", "ranks"],
+)
+def test_the_example_prints_the_digest_that_the_docs_have(command, words):
+    if command is MPI and not (shutil.which("mpiexec") and importlib.util.find_spec("mpi4py")):
+        pytest.skip("needs mpiexec and mpi4py")
+    found = subprocess.run(
+        [*command, str(ROOT / "examples" / "several_machines.py"), *words],
+        capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **OPEN_MPI},
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    page = (ROOT / "docs" / "examples.md").read_text()
+    digests = re.findall(r"^\d \w+: ([0-9a-f]{16})$", page + found.stdout, re.MULTILINE)
+    assert len(digests) == 3
+    assert len({*digests}) == 1
 
 
 def test_more_ranks_than_samples_are_parts_too():

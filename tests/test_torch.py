@@ -463,6 +463,14 @@ def test_inference_tensors_are_refused_before_anything_changes(training):
         assert_same([made.eval()(x)], [made(x.clone())])
 
 
+def test_print_shows_that_a_layer_was_converted():
+    net = convert(nn.Sequential(nn.BatchNorm2d(8), nn.ReLU()))
+    assert "(0): bn_ext.torch.BatchNorm2d(8, eps=1e-05," in str(net)
+    assert "(0): BatchNorm2d(8, eps=1e-05," in str(convert(net, back=True))
+    assert repr(type("Mine", (BatchNorm2d,), {})(3)).startswith("Mine(3,")
+    assert repr(convert(BatchNorm2d(3, relu=True), back=True)).endswith("relu=True)")
+
+
 def test_relu_and_addition():
     """One layer does what a layer, an addition and a ReLU do."""
     x, more = torch.randn(2, 4, 3, 5, 5)
