@@ -6,6 +6,7 @@
     python -m benchmarks --report figures                  from these: docs/figures.md, README
     python -m benchmarks --report accuracy                 errors, also of peers: docs/numerics.md
     python -m benchmarks --report exact                    cost of exact sums: docs/exact.md
+    python -m benchmarks --report conformance              who passes the cases: docs/howto
     python -m benchmarks --report memory                   of training steps: docs/howto
     python -m benchmarks --report networks                 steps of networks in torch: docs/howto
     python -m benchmarks --report numpy_networks           in NumPy: docs/figures.md
@@ -21,7 +22,7 @@ import importlib
 import os
 
 import bn_ext
-from bn_ext._bench.table import table
+from bn_ext._bench.table import noise, table
 from bn_ext._cli.bench import add_options, measured
 
 from . import figures, pages
@@ -35,14 +36,14 @@ LIKEWISE = {
         "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
     }
 }
-REPORTS = "accuracy", "exact", "figures", "memory", "networks", "numpy_networks"
+REPORTS = "accuracy", "conformance", "exact", "figures", "memory", "networks", "numpy_networks"
 
 
 def rows(options):
     """Measure and print the rows that are asked for; with --write, write them."""
     _, found, stopped = measured(options, PEERS)
     names = dict.fromkeys(name for r in found for name in r["medians"] if name != "bn_ext")
-    print(pages.run(names), "", *table(found, names), sep="\n")
+    print(pages.run(names), "", *table(found, names), noise(found), sep="\n")
     if options.write:
         figures.add(found)
     if stopped:

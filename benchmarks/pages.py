@@ -67,11 +67,16 @@ def put(name, page, text):
     print(text)
 
 
-def put_rows(name, page, said, heading, lines, shown):
-    """Write all rows to docs/NAME.csv, and put the table of those that are `shown` into a page."""
+def write_rows(name, said, heading, lines):
+    """Write rows to docs/NAME.csv."""
     with open(ROOT / "docs" / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
         file.write(f"# {said}\n")
         csv.writer(file, lineterminator="\n").writerows([heading, *lines])
+
+
+def put_rows(name, page, said, heading, lines, shown):
+    """Write all rows to docs/NAME.csv, and put the table of those that are `shown` into a page."""
+    write_rows(name, said, heading, lines)
     table = markdown(heading, [line for line in lines if shown(line)])
     put(name, page, f"{short(said) if '; ' in said else said}:\n\n{table}\n")
 

@@ -388,6 +388,12 @@ def report(history, dtype):
         f"a training step in {dtype} takes {np.median(clock.steps):.1f} ms; the gradient's",
         f"share of it is {shares[0]:.2g} % with bn_ext, {shares[1]:.2g} % with the formula",
     ]
+    noise = np.median(clock.steps) / min(clock.steps)
+    if noise > 2:
+        lines.append(
+            f"BUSY: the median step takes {noise:.1f} times as long as the shortest. Other "
+            "programs are running: measure again without them."
+        )
     return lines
 
 

@@ -120,6 +120,27 @@ def test_the_table_fits_80_columns_and_says_all(names):
     assert "\n".join(lines).count("geometric mean") == (2 if names else 0)
 
 
+@pytest.mark.parametrize(
+    ("medians", "behind", "said"),
+    [
+        ([1.9, 1.2], "pass", ""),
+        ([1.5, 4.7], "product", ""),
+        (
+            [1.5, 4.7],
+            "pass",
+            "BUSY: in 1 of 2 rows a median is over 2 times the shortest time, 4.7",
+        ),
+    ],
+)
+def test_a_busy_machine_is_named(medians, behind, said):
+    """Whichever package's calls are spread; behind a product, BLAS's threads spread them."""
+    times = dict(zip(["bn_ext", "numpy"], medians, strict=True))
+    row = {"behind": behind, "medians": times, "shortest": {"bn_ext": 1, "numpy": 1}}
+    quiet = {**row, "medians": {"bn_ext": 1.1}}
+    assert table.noise([quiet, row]).startswith(said)
+    assert bool(table.noise([quiet, row])) == bool(said)
+
+
 def row_of(*facts):
     with timing.packages_of({}) as packages:
         return timing.row(Case(*facts), packages, 1e-9, print)

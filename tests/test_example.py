@@ -58,6 +58,15 @@ def test_command_line(example, tmp_path, capsys):
     assert all(float(share) > 0 for share in shares.groups())  # on a busy machine, even above 100
 
 
+@pytest.mark.parametrize(("steps", "busy"), [([3, 2, 5], False), ([3, 1, 5], True)])
+def test_a_busy_machine_is_named(example, monkeypatch, steps, busy):
+    history = example.History(accuracies=[0.5])
+    history.clock.steps, history.clock.gradients = steps, [0] * len(steps)
+    times = dict.fromkeys(history.clock.both, 1.0)
+    monkeypatch.setattr(history.clock, "milliseconds", lambda: times)
+    assert example.report(history, "float32")[-1].startswith("BUSY: ") == busy
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -6,10 +6,12 @@ from collections.abc import Collection, Iterable, Iterator
 from bn_ext._bench.problems import shape_text
 from bn_ext._bench.timing import Row
 
-__all__ = ["by_kind", "cells", "table"]
+__all__ = ["by_kind", "cells", "noise", "table"]
 
 #: What the rows of one table have in common.
 FACTS = ("op", "dtype", "layout", "threads", "behind")
+#: A median of more than this many times the shortest time: other programs are running.
+BUSY = 2
 
 
 def by_kind(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -68,3 +70,22 @@ def table(rows: list[Row], peers: Collection[str]) -> Iterator[str]:
         for shape, *numbers in lines:
             cut = (f"{text:>{width}}" for text, width in zip(numbers, widths, strict=True))
             yield f"{shape:<{first}}  {'  '.join(cut)}".rstrip()
+
+
+def noise(rows: Collection[Row]) -> str:
+    """What to say of rows whose medians tell of other programs; "" if there are none.
+
+    Behind a product, BLAS's idle threads do the same.
+    """
+    worst = [
+        max(r["medians"][name] / r["shortest"][name] for name in r["medians"])
+        for r in rows
+        if r["behind"] != "product"
+    ]
+    busy = [ratio for ratio in worst if ratio > BUSY]
+    if not busy:
+        return ""
+    return (
+        f"BUSY: in {len(busy)} of {len(rows)} rows a median is over {BUSY} times the shortest "
+        f"time, {max(busy):.1f} times at most. Other programs are running: measure again without them."
+    )

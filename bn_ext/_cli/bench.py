@@ -26,7 +26,7 @@ from bn_ext._bench.problems import (
     dtype_of,
     shape_text,
 )
-from bn_ext._bench.table import table
+from bn_ext._bench.table import noise, table
 from bn_ext._bench.timing import Row, packages_of, row
 from bn_ext._cli.progress import counted
 from bn_ext._cli.usage import (
@@ -170,8 +170,9 @@ def report(rows: list[Row], facts: dict[str, Any], options: argparse.Namespace) 
     shown = list(dict.fromkeys(name for r in rows for name in r["medians"] if name != "bn_ext"))
     stream = sys.stderr if options.json == "-" else sys.stdout
     width = shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize
-    note = textwrap.fill(NOTE + (PEER_NOTE.format(", ".join(shown)) if shown else ""), width)
-    print(title, "", *table(rows, shown), "", note, sep="\n", file=stream)
+    notes = [NOTE + (PEER_NOTE.format(", ".join(shown)) if shown else ""), noise(rows)]
+    filled = [textwrap.fill(note, width) for note in notes if note]
+    print(title, "", *table(rows, shown), "", *filled, sep="\n", file=stream)
     text = json.dumps({**facts, "rows": rows}, indent=1)
     if options.json == "-":
         print(text)
