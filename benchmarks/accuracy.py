@@ -3,6 +3,7 @@
 The bounds are those of docs/numerics.md, from tests/bounds.py.
 """
 
+import csv
 import itertools
 import warnings
 from datetime import date
@@ -234,12 +235,10 @@ def variances():
 
 #: Rows of docs/numerics.md.
 ON_PAGE = {
-    ("float32", 4096, "dy = xhat"), ("float32", 1048576, "dy constant"),
-    ("float32", 1048576, ONE_LARGE), ("bfloat16", 1048576, ONE_LARGE),
-    *(("float32", 32400, data) for data in (
+    ("float32", 32400, data) for data in (
         "random, mean = 0 deviations", "random, mean = 1000 deviations",
-        "1000 and 1000 + 2⁻¹⁴", "behind a ReLU", "10¹⁹ times random",
-    )),
+        "behind a ReLU", "10¹⁹ times random",
+    )
 }  # fmt: skip
 
 
@@ -250,7 +249,7 @@ def shown(value):
 
 
 def write(name, found, *headings):
-    """Write all rows to docs/NAME.csv, some to docs/numerics.md; headings of each name's errors."""
+    """Write all rows to docs/NAME.csv; headings of each name's errors."""
     found = list(found)
     names = list(dict.fromkeys(name for *_, errors in found for name in errors))
     columns = list(itertools.product(range(len(headings)), names))
@@ -260,10 +259,65 @@ def write(name, found, *headings):
     ]
     heading = ["dtype", "M", "data", *(headings[i].format(n) for i, n in columns)]
     said = f"{date.today()}, {pages.versions(name.partition(',')[0] for name in names)}"
-    pages.put_rows(name, "docs/numerics.md", said, heading, lines,
-                   lambda line: tuple(line[:3]) in ON_PAGE)  # fmt: skip
+    pages.write_rows(name, said, heading, lines)
+    return said, heading, lines
+
+
+def draw(path):
+    """Draw errors of the gradient as multiples of their bounds, from docs/accuracy.csv."""
+    with (pages.ROOT / "docs" / "accuracy.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(list(file)[1:]))
+    kinds = [kind for kind, _, _ in KINDS]
+    colors = {"torch": "#c9772b", "numpy": "#8a9bab", "bn_ext": "#1f6fb2"}
+    marks = {("float32", "4096"): "o", ("float32", "1048576"): "s",
+             ("bfloat16", "4096"): "^", ("bfloat16", "1048576"): "D"}  # fmt: skip
+    with pages.picture(path, size=(7, 3.4), dpi=110) as (figure, panels):
+        (panel,) = panels.flat
+        for k, (name, color) in enumerate(colors.items()):
+            for (dtype, m), mark in marks.items():
+                mine = [r for r in rows if (r["dtype"], r["M"]) == (dtype, m)]
+                shares = [float(r[f"{name}: bounds"].replace(" ", "")) for r in mine]
+                places = [kinds.index(r["data"]) + (k - 1) / 5 for r in mine]
+                panel.plot([max(x, 0.01) for x in shares], places, mark, color=color, markersize=5)
+            panel.plot([], [], "o", color=color, label=name)
+        for (dtype, m), mark in marks.items():
+            panel.plot([], [], mark, color=pages.GREY, label=f"{dtype}, M = {m}")
+        panel.axvline(1, color=pages.GREY, linewidth=1)
+        panel.text(1.1, -0.75, "the bound", color=pages.GREY, fontsize=9)
+        panel.set_xscale("log")
+        panel.set_yticks(range(len(kinds)), kinds)
+        panel.invert_yaxis()
+        panel.set_xlabel("largest error of the gradient, as a multiple of its bound")
+        figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+
+
+def draw_rows(path):
+    """Draw how the error of diff_beta grows with the number of rows, beside the limit."""
+    counts = [10**k for k in range(1, 7)]
+    errors = {"NumPy, row after row": [], "NumPy, in pairs": [], "bn_ext": []}
+    for m in counts:
+        dy = np.random.default_rng(0).random((m, 4), np.float32) + np.float32(0.5)
+        exact, vector = dy.astype(np.longdouble).sum(axis=0), np.ones(4, np.float32)
+        grads = bn_ext.batch_norm_backward(dy, dy, vector, vector, vector, epsilon=0)
+        pairs = np.ascontiguousarray(dy.T).sum(axis=1)
+        sums = dy.sum(axis=0), pairs, grads.diff_beta
+        for found, value in zip(errors.values(), sums, strict=True):
+            found.append(float((abs(value - exact) / exact).max()))
+    with pages.picture(path, size=(5.5, 2.8), dpi=110) as (_, panels):
+        (panel,) = panels.flat
+        colors = "#c9772b", "#8a9bab", "#1f6fb2"
+        for (name, found), color in zip(errors.items(), colors, strict=True):
+            panel.plot(counts, np.maximum(found, 1e-9), "o-", color=color, label=name)
+        limit = 13 * unit("float32")  # 12, and half an ulp
+        panel.axhline(limit, color=pages.GREY, linewidth=1, linestyle="--", label="the limit")
+        panel.set(xscale="log", yscale="log", xlabel="rows", ylabel="error of diff_beta, relative")
+        panel.legend(fontsize=8, frameon=False)
 
 
 def report(options):
     write("accuracy", gradients(), "{}: bounds", "{}: u of terms")
-    write("accuracy-of-variance", variances(), "{}")
+    draw(pages.ROOT / "docs" / "accuracy.png")
+    draw_rows(pages.ROOT / "docs" / "howto" / "rows.png")
+    said, heading, lines = write("accuracy-of-variance", variances(), "{}")
+    table = pages.markdown(heading, [line for line in lines if tuple(line[:3]) in ON_PAGE])
+    pages.put("accuracy-of-variance", "docs/numerics.md", f"{said}:\n\n{table}\n")

@@ -18,7 +18,6 @@ from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import replace
 from datetime import date
 from functools import cache
-from importlib.metadata import version
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from bn_ext._reference.cases import Kind, standard_cases
 from bn_ext._reference.report import Finding, Report, as_array, called, judged
 
 from . import pages
-from .compiled import LAYOUTS, onednn, onednn_version, pointers
+from .compiled import LAYOUTS, onednn, pointers
 
 MOST = 100  # seconds of a case
 
@@ -319,7 +318,7 @@ PEERS = {
     "Keras on TensorFlow": (keras_layer("tensorflow"), ["keras"], "NXC", True, ()),
     "Keras on JAX": (keras_layer("jax"), ["keras"], "NXC", True, ()),
     "Keras on torch": (keras_layer("torch"), ["keras"], "NXC", True, ()),
-    "Paddle": (paddle_function, ["paddlepaddle"], "NCX", True, ()),
+    "Paddle": (paddle_function, ["paddle"], "NCX", True, ()),
 }
 OPERATIONS = "training", "inference", "backward"
 #: Words of cases: no package says what it returns for such data.
@@ -393,12 +392,6 @@ def own_or_rounded(case, result):
     return [min(pair, key=lambda each: each.share) for pair in pairs]
 
 
-def said_of(package):
-    if package == "oneDNN":
-        return f"oneDNN {onednn_version()}"
-    return f"{package} {bn_ext.__version__ if package == 'bn_ext' else version(package)}"
-
-
 def marked(finding):
     """Why a failure does not count, if it does not."""
     if finding.reason.startswith("raised "):
@@ -415,13 +408,13 @@ def cell_of(found):
 
 def report(options):
     """Run all, and write the table and the file."""
-    lines, rows, used = {}, [], {}
+    lines, rows, used = {}, [], []
     for name, (_, packages, *_) in PEERS.items():
         found = findings_of(name)
         if found is None:
             print(f"{name}: not installed", flush=True)
             continue
-        used |= dict.fromkeys(map(said_of, packages))
+        used += packages
         all_ = [(op, f) for op, each in found for f in each]
         rows += [
             [name, op, f.case, f.result, f"{f.share:.3g}",
@@ -439,7 +432,7 @@ def report(options):
         for key in alike:
             del lines[key]
         print(name, *cells, sep=" | ", flush=True)
-    said = f"{date.today()}, {', '.join(used)}"
+    said = f"{date.today()}, {pages.versions(used)}"
     heading = ["package", *OPERATIONS, "worst error / limit", "crashes"]
     table = pages.markdown(heading, [[name, *cells] for name, cells in lines.items()])
     pages.put("conformance", "docs/howto/reference_for_kernels.md", f"{said}:\n\n{table}\n")

@@ -87,5 +87,6 @@ def noise(rows: Collection[Row]) -> str:
         return ""
     return (
         f"BUSY: in {len(busy)} of {len(rows)} rows a median is over {BUSY} times the shortest "
-        f"time, {max(busy):.1f} times at most. Other programs are running: measure again without them."
+        f"time, {max(busy):.1f} times at most. Other programs are running: measure again without "
+        "them."
     )
