@@ -18,7 +18,7 @@ import numpy as np
 
 from bn_ext import _core
 from bn_ext._gated import workspace_size
-from bn_ext._names import HINTS, find_hint, refuses_other_names
+from bn_ext._names import HINTS, find_hint, refuses_other_names, without_types_in_help
 from bn_ext._sums import GradientSums, Statistics, total_of
 from bn_ext._typing import Array, DataFormat, DTypeLike, Flag, NDArray
 
@@ -69,6 +69,7 @@ class Saved(NamedTuple):
         return f"<Saved: a forward pass of {self.src.dtype} data of shape {self.src.shape}>"
 
 
+@without_types_in_help
 class BatchNorm:
     """Batch normalization as a layer, optionally followed by an addition and a ReLU.
 
@@ -156,8 +157,9 @@ class BatchNorm:
 
     __module__ = "bn_ext"  # where pickles look for it
 
-    diff_gamma: NDArray[Any] | None
-    diff_beta: NDArray[Any] | None
+    if TYPE_CHECKING:  # `help` would show it
+        diff_gamma: NDArray[Any] | None
+        diff_beta: NDArray[Any] | None
 
     @refuses_other_names
     def __init__(
@@ -302,6 +304,8 @@ class BatchNorm:
     def __call__(self, *given: Any, **options: Any) -> NDArray[Any]:
         """Call `forward`, which a subclass may override."""
         return self.forward(*given, **options)
+
+    __call__.__signature__ = forward.__signature__  # type: ignore[attr-defined]
 
     def _forward(
         self, data: NDArray[Any], added: NDArray[Any] | None, keep: bool, track: bool

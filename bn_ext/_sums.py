@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext import _core
-from bn_ext._names import find_hint, refuses_other_names
+from bn_ext._names import find_hint, refuses_other_names, without_types_in_help
 from bn_ext._typing import Array, DataFormat, Flag
 
 __all__ = ["GradientSums", "Statistics"]
@@ -217,6 +217,7 @@ class _Sums:
         raise NotImplementedError
 
 
+@without_types_in_help
 class Statistics(_Sums):
     """Mean and variance of a part of a batch. ``+`` gives those of several parts.
 
@@ -446,7 +447,8 @@ class GradientSums(_Sums):
     _SAVED = (*_Sums._SAVED, "_mean")
     _OF_MOMENTS = False
 
-    _mean: NDArray[np.float64]
+    if TYPE_CHECKING:  # `help` would show it
+        _mean: NDArray[np.float64]
 
     @refuses_other_names
     def __init__(
