@@ -13,12 +13,8 @@ prints the objects' paths, one per line.
 setup.py and the command read these environment variables:
 
     BN_EXT_BUILD_ISAS   levels to build, such as "baseline,v3"; default: all of the machine
-    BN_EXT_OPENMP       0: threads of our own; 1: OpenMP; default: 1 on Linux, 0 elsewhere
+    BN_EXT_OPENMP       0: one thread; 1: OpenMP's; default: 1 on Linux, 0 elsewhere
     BN_EXT_WERROR       1: more warnings than usual, each an error
-
-Only setup.py reads this one:
-
-    BN_EXT_ABI3         1: one extension for every CPython from 3.11 on; default: for this one
 """
 
 import argparse
@@ -123,13 +119,25 @@ def levels(machine=MACHINE):
 
 
 def openmp(system=sys.platform):
-    """The flags for OpenMP; macOS's and Windows's compilers come without it."""
-    return ["-fopenmp"] if _switch("BN_EXT_OPENMP", "01"[system == "linux"]) else []
+    """OpenMP's flags for the compiler, and for a linker that is the compiler.
+
+    Apple's clang has neither omp.h nor libomp; CPPFLAGS and LDFLAGS say where they are.
+    """
+    if not _switch("BN_EXT_OPENMP", "01"[system == "linux"]):
+        return [], []
+    if system == "darwin":
+        return ["-Xpreprocessor", "-fopenmp"], ["-lomp"]
+    return ["-fopenmp"], ["-fopenmp"]
 
 
-def abi3():
-    """Is the extension for every CPython from 3.11 on?"""
-    return _switch("BN_EXT_ABI3", "0")
+def openmp_library(clang):
+    """For MSVC's linker: the library of OpenMP that comes with clang on Windows."""
+    if not openmp()[1]:
+        return []
+    folder = subprocess.run(
+        [*clang, "-print-resource-dir"], check=True, text=True, stdout=subprocess.PIPE
+    ).stdout.strip()
+    return [str(Path(folder).parents[1] / "libomp.lib")]
 
 
 def warnings():
@@ -181,7 +189,7 @@ def units(source=SOURCE, machine=MACHINE, system=sys.platform):
                 name = f"{path.stem}-{level}"
                 yield Unit(name, path, [*common, *own, *flags, f"-DBN_LEVEL={level}"])
         else:
-            yield Unit(path.stem, path, [*common, *SERIAL, *openmp(system), table])
+            yield Unit(path.stem, path, [*common, *SERIAL, *openmp(system)[0], table])
 
 
 def door(name, path, include_dirs):
@@ -193,7 +201,6 @@ def door(name, path, include_dirs):
     # environments, so that each would compile the file again.
     own = None if sys.prefix == sys.base_prefix else os.path.join(sys.exec_prefix, "include")
     flags += [f"-I{folder}" for folder in (SOURCE.name, *include_dirs) if folder != own]
-    flags += ["-DPy_LIMITED_API=0x030B0000", "-Wno-unused-parameter"] if abi3() else []
     return Unit(name, Path(path), flags)
 
 

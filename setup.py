@@ -59,11 +59,12 @@ class BuildExt(build_ext):
         units.append(build_c.door(ext.name, ext.sources[0], self.compiler.include_dirs))
         flags, command = ["-g0"] if STRIP else [], [*self.command(), *HARDENED]
         objects = build_c.compile_units(units, Path(self.build_temp), command, flags)
-        link = ext.extra_link_args
-        if self.compiler.compiler_type != "msvc":
+        if self.compiler.compiler_type == "msvc":
+            link = build_c.openmp_library(command)
+        else:
             # The user's CFLAGS are here, too.
             self.compiler.linker_so = build_c.harmless(self.compiler.linker_so)
-            link = [*build_c.LINK, *link]
+            link = [*build_c.LINK, *build_c.openmp()[1], *ext.extra_link_args]
         self.compiler.force = True  # flags may have changed; linking takes a moment
         self.compiler.link_shared_object(
             [str(made) for made in objects],
@@ -110,11 +111,9 @@ def readme():
 
 LINKED = {
     "extra_link_args": [
-        *build_c.openmp(),
         *HARDENED_LINK,
         *(["-Wl,-s"] if STRIP and sys.platform == "linux" else []),
     ],
-    "py_limited_api": build_c.abi3(),
 }
 core = Extension("bn_ext._core", ["bn_ext/_core/core.pyx"], **LINKED)
 
@@ -128,5 +127,4 @@ with build_c.alone(Path("build")):
         long_description=readme(),
         long_description_content_type="text/markdown",
         cmdclass={"build_ext": BuildExt},
-        options={"bdist_wheel": {"py_limited_api": "cp311"}} if build_c.abi3() else {},
     )

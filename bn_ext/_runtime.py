@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
@@ -12,16 +11,16 @@ from bn_ext._version import __version__
 if TYPE_CHECKING:
     from bn_ext import _core
 
-    _WAIT_SET_BY: str
+    _WAIT_SET_BY: dict[str, str]
 
 __all__ = ["available_isas", "get_isa", "keep_memory", "show_config"]
 
 
-# How often an idle thread of libgomp looks for work before it sleeps. With libgomp's own
-# choice (300 000 on a quiet machine), two pools of threads disturb each other (docs/design.md
-# has figures). With far fewer than 5000, threads would sleep between the calls of a loop.
-_SPIN_COUNT = "5000"
-_SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+# How long an idle thread looks for work before it sleeps: how often with libgomp, milliseconds with
+# LLVM's runtime. With their own choices (300 000 on a quiet machine; 200), two pools of threads
+# disturb each other (docs/design.md has figures). With far fewer than 5000, threads would sleep
+# between the calls of a loop.
+_SPIN = {"GOMP_SPINCOUNT": "5000", "KMP_BLOCKTIME": "1"}
 
 
 def _read(path: str) -> str:
@@ -61,25 +60,28 @@ def _import_core() -> Any:
     )
 
 
-def _load_core() -> tuple[Any, str]:
+def _load_core() -> tuple[Any, dict[str, str]]:
     """Import `_core`, and with it OpenMP, which reads its environment variables at that moment.
 
-    Returns the module and what decides how its idle threads wait.
+    Returns the module and, by the variable that its runtime reads, what decides how its idle
+    threads wait.
     """
     before = _openmp_libraries()
-    named = [name for name in _SPIN_VARIABLES if name in os.environ]
-    if named:
-        return _import_core(), named[0]
+    unset = [] if "OMP_WAIT_POLICY" in os.environ else [*_SPIN.keys() - os.environ.keys()]
     # Past os.environ, which other threads may copy, change and restore meanwhile.
-    os.putenv("GOMP_SPINCOUNT", _SPIN_COUNT)
+    for name in unset:
+        os.putenv(name, _SPIN[name])
     try:
         core = _import_core()
+        core._default_threads()  # LLVM's runtime reads its variables at the first call
     finally:
-        if "GOMP_SPINCOUNT" not in os.environ:
-            os.unsetenv("GOMP_SPINCOUNT")
-    if before and _openmp_libraries() == before:
-        return core, "another package that uses libgomp, loaded earlier"
-    return core, "bn_ext's GOMP_SPINCOUNT"
+        for name in unset:
+            if name not in os.environ:
+                os.unsetenv(name)
+    came = before and _openmp_libraries() == before
+    chosen = "another package that uses OpenMP, loaded earlier" if came else "bn_ext's {}"
+    set_by = {name: name if name in os.environ else "OMP_WAIT_POLICY" for name in _SPIN}
+    return core, set_by | {name: chosen.format(name) for name in unset}
 
 
 def available_isas() -> tuple[str, ...]:
@@ -311,6 +313,8 @@ def _processor() -> str:
 
 def _threads_set_by(threads: int) -> str:
     """What sets the default number of threads to `threads`, in a few words."""
+    if not _core._has_openmp():
+        return "the build, which has no OpenMP (docs/installation.md says how to get it)"
     if _core._fork_limits():
         return "the fork of this process (a copied OpenMP pool would hang)"
     # Python before 3.13 does not know process_cpu_count.
@@ -336,16 +340,6 @@ def _stack_bytes() -> int:
             size = int(found[1][:20]) << 10 * "bkmgt".index(found[2] or unit)
             most = max(most, sys.maxsize if 0 < size < 64 << 10 else size)
     return min(most, sys.maxsize)
-
-
-def _threads_limit() -> int:
-    """The CPU quota, or a lower OMP_NUM_THREADS if there is no OpenMP to read it; 0: no limit."""
-    limits = [_QUOTA or 0]
-    if not _core._has_openmp():  # pragma: no cover - held by .ci/run workers
-        first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-        # A number that might not fit C's int is ignored.
-        limits.append(int(first) if first.isdecimal() and len(first) < 10 else 0)
-    return min(filter(None, limits), default=0)
 
 
 def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:
@@ -378,15 +372,16 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
 
     import numpy as np
 
-    threads = _core._default_threads()
+    threads, libraries = _core._default_threads(), _openmp_libraries()
+    spin = "GOMP_SPINCOUNT" if any("libgomp" in path for path in libraries) else "KMP_BLOCKTIME"
     config = {
         "version": __version__,
         "isa": get_isa(),
         "available_isas": available_isas(),
         "isa_forced": _FORCED_ISA is not None,
         "openmp": _core._has_openmp(),
-        "idle_threads_set_by": _WAIT_SET_BY if _core._has_openmp() else None,
-        "openmp_libraries": tuple(_openmp_libraries()),
+        "idle_threads_set_by": _WAIT_SET_BY[spin] if _core._has_openmp() else None,
+        "openmp_libraries": tuple(libraries),
         "default_threads": threads,
         "threads_set_by": _threads_set_by(threads),
         "cpu_quota": _QUOTA,
@@ -410,14 +405,11 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     return None
 
 
-if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    # While the package is imported, Ctrl-C ends the command without a traceback.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 if not TYPE_CHECKING:
     _core, _WAIT_SET_BY = _load_core()
 _FORCED_ISA, _KEPT_BY_DEFAULT = _read_environment()
 keep_memory()
 _QUOTA = _cpu_quota()
-_core._set_threads_limit(_threads_limit())
+_core._set_threads_limit(_QUOTA or 0)
 _core._set_stack_bytes(_stack_bytes())
 _core._set_cache_sizes(*_cache_sizes())

@@ -1,5 +1,4 @@
 /* machine.c: CPUs, caches and forks. */
-#define _GNU_SOURCE /* CPU_COUNT */
 #include "machine.h"
 
 #include <stdatomic.h>
@@ -9,13 +8,8 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
-#ifdef _WIN32
-#define WIN32_LEAN_AND_MEAN
-#include <windows.h>
-#else
+#ifndef _WIN32
 #include <pthread.h>
-#include <sched.h>
-#include <unistd.h>
 #endif
 
 /* ---- forks --------------------------------------------------------------- */
@@ -30,7 +24,7 @@ void bn_has_team(void) {
     atomic_store(&had_team, true);
 }
 
-#ifdef _OPENMP
+#if defined(_OPENMP) && !defined(_WIN32)
 /* There, if LLVM's or Intel's runtime has taken libgomp's place: in a child that a thread other
  * than the first has forked, LLVM's hangs. */
 __attribute__((weak)) int kmp_get_blocktime(void);
@@ -61,32 +55,11 @@ bool bn_has_openmp(void) {
 #endif
 }
 
-#ifndef _OPENMP
-/* CPUs that this process may run on. */
-static int processors(void) {
-#ifdef _WIN32
-    DWORD_PTR mine, all;
-    if (GetProcessAffinityMask(GetCurrentProcess(), &mine, &all) && mine)
-        return __builtin_popcountll(mine);
-    /* A process in several groups of up to 64 CPUs has no single mask. */
-    return (int)GetActiveProcessorCount(ALL_PROCESSOR_GROUPS);
-#else
-#ifdef CPU_COUNT
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        return CPU_COUNT(&set);
-#endif
-    return (int)sysconf(_SC_NPROCESSORS_ONLN);
-#endif
-}
-#endif
-
 int bn_default_threads(void) {
+    int64_t threads = 1;
 #ifdef _OPENMP
-    const int64_t threads =
-        bn_fork_limits() ? 1 : at_most(omp_get_num_procs(), omp_get_max_threads());
-#else
-    const int64_t threads = processors();
+    if (!bn_fork_limits())
+        threads = at_most(omp_get_num_procs(), omp_get_max_threads());
 #endif
     const int limit = atomic_load(&threads_limit);
     return (int)at_least(limit > 0 ? at_most(threads, limit) : threads, 1);

@@ -194,12 +194,8 @@ def threads_used(p, **options):
 
 
 def are_expected(threads, asked, tasks):
-    """Can a call that asked for `asked` threads have used `threads`?
-
-    OpenMP brings all threads. Without it, bn_ext's own workers may come too late.
-    """
-    most = min(asked, tasks)
-    return threads == most if _core._has_openmp() else 1 <= threads <= most
+    """Does a call that asks for `asked` threads use `threads`? Without OpenMP, it uses one."""
+    return threads == (min(asked, tasks) if _core._has_openmp() else 1)
 
 
 def mixed_bits(seed, num_threads=None):

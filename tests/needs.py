@@ -6,11 +6,14 @@ import sys
 import numpy as np
 import pytest
 
-from bn_ext import _core
+from bn_ext import _core, _runtime
 
 CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 needs_openmp = pytest.mark.skipif(not _core._has_openmp(), reason="built without OpenMP")
+needs_libgomp = pytest.mark.skipif(
+    not any("libgomp" in path for path in _runtime._openmp_libraries()), reason="no libgomp"
+)
 needs_cpus = pytest.mark.skipif(CPUS < 2, reason="one CPU")
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc or affinity")
 needs_long_double = pytest.mark.skipif(

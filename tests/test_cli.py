@@ -4,7 +4,6 @@ import importlib.metadata
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 
@@ -135,25 +134,6 @@ def test_interrupted(capsys, monkeypatch):
     monkeypatch.setattr(_verify, "changed_mode", interrupt)
     status, _, err = run(capsys, "verify")
     assert (status, err) == (130, "interrupted\n")
-
-
-def test_interrupted_while_python_imports(tmp_path):
-    (tmp_path / "statistics.py").write_text("raise KeyboardInterrupt")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = python("-P", "-m", "bn_ext", "bench", PYTHONPATH=path)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
-
-
-@pytest.mark.skipif(os.name == "nt", reason="no signals of this kind here")
-@pytest.mark.parametrize("command", [True, False])
-def test_interrupted_while_the_package_is_imported(tmp_path, command):
-    """The command has no traceback; a program that imports bn_ext keeps its own handler."""
-    (tmp_path / "numpy.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
-    what = ["-m", "bn_ext", "info"] if command else ["-c", "import bn_ext"]
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = python("-P", *what, PYTHONPATH=path)
-    assert (done.returncode, done.stdout) == (-signal.SIGINT, "")
-    assert ("Traceback" in done.stderr) != command
 
 
 def test_the_reader_closes_the_pipe():

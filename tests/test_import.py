@@ -43,7 +43,7 @@ def test_import_needs_numpy_alone():
 
 
 def test_import_while_others_change_the_environment():
-    """They restore it, or set what bn_ext sets for libgomp. Their last word is what stays."""
+    """They restore it, or set what bn_ext sets for OpenMP. Their last word is what stays."""
     code = """
 import ctypes, os, sys, threading, unittest.mock
 changes, going = {}, True

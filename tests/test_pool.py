@@ -1,7 +1,7 @@
 """OpenMP's threads: if some cannot be started, a call goes on with those that can; forks."""
 
 import pytest
-from needs import needs_fork, needs_linux, needs_openmp
+from needs import needs_fork, needs_libgomp, needs_linux, needs_openmp
 from processes import run
 
 from bn_ext import _core
@@ -76,6 +76,7 @@ def test_regions_of_others_have_threads_of_their_own(within):
     assert found == ([4, 1, 4] if within else [2, 4, 2])
 
 
+@needs_libgomp  # children have one thread with others
 @needs_fork
 @pytest.mark.parametrize("others", [False, True])
 def test_a_child_of_a_process_that_made_no_call(others):
@@ -92,6 +93,7 @@ def test_a_child_of_a_process_with_a_team(how):
     assert together
 
 
+@needs_libgomp  # LLVM's crashes there, in programs without bn_ext too
 @needs_fork
 @pytest.mark.parametrize("one", [False, True])
 def test_a_thread_that_forks_and_ends_in_both(one):

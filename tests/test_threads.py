@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import threadpoolctl
 from cases import EPSILON, LARGE, Problem, all_bits, in_thread, mixed_bits, threads_used
-from needs import CPUS, needs_cpus, needs_linux, needs_openmp
+from needs import CPUS, needs_cpus, needs_libgomp, needs_linux, needs_openmp
 from processes import run
 
 import bn_ext
@@ -112,7 +112,7 @@ def test_the_quota_of_the_container(rng):
         _core._set_threads_limit(1)
         assert threads_used(p) == 1
     finally:
-        _core._set_threads_limit(_runtime._threads_limit())
+        _core._set_threads_limit(_runtime._QUOTA or 0)
 
 
 @needs_openmp
@@ -132,9 +132,8 @@ def test_threadpoolctl_at_each_call(rng):
     assert threads_used(p) == min(_core._default_threads(), 26) > 1
 
 
-@needs_openmp
+@needs_libgomp  # LLVM's runtime asks once
 @needs_cpus
-@needs_linux
 def test_affinity_at_each_call(rng):
     p = Problem(rng, LARGE, "NXC")
     before, allowed = threads_used(p), os.sched_getaffinity(0)

@@ -9,7 +9,6 @@ progress.py   how far that is
 usage.py      conversion of arguments, and error messages
 """
 
-import signal
 import sys
 
 __all__ = ["main"]
@@ -18,8 +17,6 @@ __all__ = ["main"]
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; return the exit status."""
     try:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see bn_ext._runtime
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         # Imported here, so that an interrupt during the import is handled like a later one.
         from bn_ext._cli import commands
 

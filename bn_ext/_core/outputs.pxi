@@ -91,13 +91,7 @@ cdef bint share_memory(object a, object b) except -1:
 
 # ---- new arrays -----------------------------------------------------------------
 
-cdef extern from *:
-    """
-    #ifdef Py_LIMITED_API  /* lacks these two */
-    #define PyTraceMalloc_Track(domain, address, size) 0
-    #define PyTraceMalloc_Untrack(domain, address) 0
-    #endif
-    """
+cdef extern from "Python.h":
     int PyTraceMalloc_Track(unsigned int domain, uintptr_t address, size_t size)
     int PyTraceMalloc_Untrack(unsigned int domain, uintptr_t address)
 

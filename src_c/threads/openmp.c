@@ -1,21 +1,34 @@
-/* openmp.c: the threads of a call are those of an OpenMP parallel region. No call asks the runtime
- * for threads that the system would not start. Without OpenMP, workers.c has threads of our own. */
-#ifdef _OPENMP
-#ifndef __linux__
-#error "bn_ext takes OpenMP's threads on Linux alone: elsewhere build with BN_EXT_OPENMP=0"
-#endif
+/* openmp.c: the threads of a call are those of an OpenMP parallel region. On Linux, no call asks
+ * the runtime for threads that the system would not start. Without OpenMP, a call has one thread.
+ */
 #define _GNU_SOURCE /* syscall */
+#include "threads/pool.h"
+
+#ifndef _OPENMP
+bool bn_team_pays(void) {
+    return false;
+}
+
+void bn_run_team(int threads, bn_team_work *work, void *argument) {
+    (void)threads;
+    work(argument, 0);
+}
+#else
 #include <omp.h>
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
+#include <stdint.h>
+
+#ifndef _WIN32
+#include <pthread.h>
+#endif
+#ifdef __linux__
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+#endif
 
 #include "fp_mode.h"
 #include "machine.h"
-#include "threads/pool.h"
 #include "sizes.h"
 
 #if defined(BN_OLD_SYMBOLS) && defined(__GLIBC__)
@@ -28,6 +41,7 @@
 #ifdef FIRST_GLIBC
 __asm__(".symver pthread_create, pthread_create@" FIRST_GLIBC);
 __asm__(".symver pthread_join, pthread_join@" FIRST_GLIBC);
+__asm__(".symver pthread_attr_getstacksize, pthread_attr_getstacksize@" FIRST_GLIBC);
 __asm__(".symver pthread_attr_setstacksize, pthread_attr_setstacksize@" FIRST_GLIBC);
 #endif
 #endif
@@ -35,11 +49,12 @@ __asm__(".symver pthread_attr_setstacksize, pthread_attr_setstacksize@" FIRST_GL
 /* ---- threads that can be started ------------------------------------------ */
 
 /* OpenMP's runtimes end the process if they cannot start a thread (a limit on processes or address
- * space, a huge OMP_STACKSIZE). So before a region that needs more threads than the calling
- * thread's pool has, the missing threads are started on trial. libgomp keeps only the last team's
- * threads, so pool_size is the size of that team. */
+ * space, a huge OMP_STACKSIZE). So on Linux, where such limits are common, the missing threads are
+ * started on trial before a region that needs more threads than the calling thread's pool has.
+ * libgomp keeps only the last team's threads, so pool_size is the size of that team. */
 static _Thread_local int pool_size = 1;
 
+#ifdef __linux__
 /* Pools grow one at a time, so that no other call starts threads between the trial and the region.
  * The mutex is unlocked inside the region, when all threads exist. */
 static pthread_mutex_t growing = PTHREAD_MUTEX_INITIALIZER;
@@ -62,15 +77,21 @@ static void wait_until_gone(long id) {
         nanosleep(&wait, NULL);
 }
 
+/* glibc keeps the stacks of threads that have ended. So that the runtime's threads can have them,
+ * they are larger: each thread of LLVM's has 128 bytes more than the one before. */
+enum { STACK_MARGIN = 128 * BN_MOST_THREADS };
+
 /* How many of `wanted` more threads can exist at once, beside one as a margin: the runtime
  * allocates memory too. */
 static int startable(int wanted) {
     static pthread_t thread[BN_MOST_THREADS];
     static long id[BN_MOST_THREADS];
     pthread_attr_t attributes;
+    size_t stack = (size_t)bn_stack_bytes();
     pthread_attr_init(&attributes);
-    if (bn_stack_bytes())
-        (void)pthread_attr_setstacksize(&attributes, (size_t)bn_stack_bytes());
+    if (!stack)
+        (void)pthread_attr_getstacksize(&attributes, &stack);
+    (void)pthread_attr_setstacksize(&attributes, stack + STACK_MARGIN);
     int n = 0;
     pthread_mutex_lock(&door);
     while (n <= wanted && !pthread_create(&thread[n], &attributes, wait_at_door, &id[n]))
@@ -85,7 +106,7 @@ static int startable(int wanted) {
 }
 
 /* How many threads, at most `threads`, a region can have. If *grows becomes true, `growing` is
- * locked, and the caller must unlock it. */
+ * locked, and has_grown must be called in the region. */
 static int startable_team(int threads, bool *grows) {
     const int have = omp_get_level() ? 1 : pool_size;
     if (threads <= have)
@@ -99,8 +120,23 @@ static int startable_team(int threads, bool *grows) {
     return threads;
 }
 
+static void has_grown(void) {
+    pthread_mutex_unlock(&growing);
+}
+#else
+static int startable_team(int threads, bool *grows) {
+    (void)grows;
+    bn_has_team();
+    return bn_stack_bytes() < PTRDIFF_MAX ? threads : 1;
+}
+
+static void has_grown(void) {
+}
+#endif
+
 /* ---- forks ------------------------------------------------------------------ */
 
+#ifndef _WIN32
 /* Give up the pool before a fork, whoever made it: else the child's thread, in its next region or
  * when it ends, would wait for threads that the child lacks. Within a region, this fails. */
 static void leave_pool(void) {
@@ -111,6 +147,7 @@ static void leave_pool(void) {
 __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(leave_pool, NULL, NULL);
 }
+#endif
 
 /* ---- teams that do not pay ---------------------------------------------------- */
 
@@ -160,7 +197,7 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
     {
         const int me = omp_get_thread_num();
         if (me == 0 && grows)
-            pthread_mutex_unlock(&growing);
+            has_grown();
         atomic_fetch_add(&begun, 1);
         const double own_start = me == 0 ? omp_get_wtime() : 0;
         const uint64_t mode = fp_mode_enter(); /* a pool's threads may have any */

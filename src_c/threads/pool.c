@@ -1,5 +1,5 @@
-/* pool.c: how many threads a call gets. openmp.c or workers.c has the threads. Nothing decided here
- * can change a bit of any result. */
+/* pool.c: how many threads a call gets. openmp.c has the threads. Nothing decided here can change a
+ * bit of any result. */
 #include "threads/pool.h"
 
 #include <stdatomic.h>
@@ -18,7 +18,7 @@ enum { ELEMENTS_PER_THREAD = 49152, WORTH_THREADS = 2 * ELEMENTS_PER_THREAD };
 static atomic_int calls_in_flight;
 
 static int64_t threads_wanted(int num_threads, int64_t elements) {
-    if (bn_fork_limits())
+    if (!bn_has_openmp() || bn_fork_limits())
         return 1;
     if (num_threads > 0)
         return num_threads;
@@ -39,10 +39,6 @@ int bn_enter(int num_threads, int64_t elements) {
 void bn_leave(int threads) {
     if (threads > 1)
         atomic_fetch_sub_explicit(&calls_in_flight, 1, memory_order_relaxed);
-}
-
-void bn_forget_calls(void) {
-    atomic_store_explicit(&calls_in_flight, 0, memory_order_relaxed);
 }
 
 /* ---- pieces ----------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* pool.h: how many threads a call gets, and functions that run work on them. See pool.c,
- * openmp.c and workers.c. */
+/* pool.h: how many threads a call gets, and functions that run work on them. See pool.c and
+ * openmp.c. */
 #ifndef BN_POOL_H
 #define BN_POOL_H
 
@@ -12,9 +12,6 @@ enum { BN_MOST_THREADS = 1024 }; /* of a call */
  * the call, pass the returned number to bn_leave. */
 int bn_enter(int num_threads, int64_t elements);
 void bn_leave(int threads);
-/* For a forked child, without OpenMP: forget the other threads' calls, which the fork did not
- * copy. */
-void bn_forget_calls(void);
 
 /* Run work(argument, me) once for each me from 0 to threads - 1, at the same time, and wait until
  * all have ended. The calling thread has number 0. Other numbers are left out if their threads
