@@ -9,8 +9,8 @@
  *     by runs      all else: a portion has elements of one channel, whose limbs take all of them
  *
  * Additions that round nothing may come in any order, so nothing here decides a bit. To add terms
- * up as doubles first, while that rounds nothing, would make calls at most 1.3 times as fast
- * (measured; float64 gradients gain the most, statistics of 2-byte elements nothing).
+ * up as doubles first, while that rounds nothing, would make calls at most 1.4 times as fast
+ * (measured: gradients 1.0 to 1.3, of float64 1.2 to 1.4; statistics 0.9 to 1.3).
  */
 #include "exact/exact.h"
 
