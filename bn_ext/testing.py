@@ -138,8 +138,8 @@ def check_backward(
     shape : tuple of int, optional
         Instead of the standard cases, random data of this shape.
     epsilon : float, optional
-        With a src or a shape: added to the variance. Default: 1e-5. The standard cases have
-        their own.
+        With a src or a shape: added to the variance (default: 1e-5). The standard cases have their
+        own.
     is_training : bool, optional
         Whether mean and variance depend on src.
     relu : bool, optional
@@ -153,7 +153,7 @@ def check_backward(
         Dtypes of the data, if you pass no src: float32 (default), float64, float16 or bfloat16.
         Vectors are float64 with float64 data, else float32.
     dtype : dtype, optional
-        Instead of `dtypes`: a single one.
+        Instead of `dtypes`.
     operator : str, optional
         The function is called as, and returns the same as, the function of this operator in
         `bn_ext.specs`, such as ``"FusedBatchNormGradV3"``, ``"ngraph.BatchNormTraining"`` or
@@ -161,7 +161,7 @@ def check_backward(
     quick : bool, optional
         Whether to leave out the cases with many elements.
     skip : str or sequence of str, optional
-        Words; standard cases whose names contain one are left out, such as ``"NaN"``.
+        Parts of names, such as ``"NaN"``: standard cases to leave out.
     narrow : bool, optional
         Whether results may have a narrower dtype than the data.
     limit : float, optional
@@ -187,11 +187,11 @@ def check_backward(
     Notes
     -----
     The standard cases have two to five axes, 1 to 100 000 rows, 1 to 257 channels, no gamma or
-    beta, zero and negative gamma, no elements, a mean far from zero, constant channels, magnitudes near the
-    ends of the dtype's range, sums that cancel, NaN and Inf, epsilon 0. A case does not count if
-    the function raises NotImplementedError, or does not take None for gamma or beta; the report
-    says so. Data are made, and results judged, in default floating-point arithmetic; the function
-    is called in yours.
+    beta, zero and negative gamma, no elements, a mean far from zero, constant channels, magnitudes
+    near the ends of the dtype's range, sums that cancel, NaN and Inf, epsilon 0. A case does not
+    count if the function raises NotImplementedError, or does not take None for gamma or beta; the
+    report says so. Your function is called in your floating-point mode; all else is done in the
+    default one.
 
     Right results are computed in long doubles, not by bn_ext. An error's limit is bn_ext's own
     bound for this element, with half a unit in the last place of a result that was rounded once
@@ -213,7 +213,7 @@ def check_backward(
 
     >>> check_backward(gradient)
     Traceback (most recent call last):
-    AssertionError: ... of 35 cases fail, 1 could not be judged
+    AssertionError: ... of 40 cases fail, 1 could not be judged
     error/limit  case                     result                ...
     ...
     """
@@ -380,11 +380,13 @@ def _as_dtypes(dtypes: Any, allowed: list[str]) -> list[str]:
     names: dict[Any, None] = {}
     for dtype in _several(dtypes) or [()]:
         try:
-            name = dtype if isinstance(dtype, str) else np.dtype(() if dtype is None else dtype).name
+            name = (
+                dtype if isinstance(dtype, str) else np.dtype(() if dtype is None else dtype).name
+            )
         except (TypeError, ValueError):
-            name = ""
-        if name not in allowed:
-            got = f"{', '.join(allowed)}, got {_core._shown(dtype)}"
+            name = dtype
+        if not isinstance(name, str) or name not in allowed:
+            got = f"{', '.join(allowed)}, got {_core._shown(name)}"
             raise ValueError(f"dtypes: expected any of {got}")
         names[name] = None
     return [*names]

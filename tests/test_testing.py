@@ -178,6 +178,51 @@ SPOILED = [
 ]  # fmt: skip
 
 
+def some(where):
+    """A kernel that is wrong for some shapes, which it gets with the channels last."""
+    spoilt = f"if {where}: diff_src[...] = diff_gamma[...] = diff_beta[...] = 0"
+    return "backward", [("return", f"N, C = src.shape[0], src.shape[-1]\n    {spoilt}\n    return")]
+
+
+NEITHER = "gamma is None or beta is None"
+HOLES = [
+    (*some("src[0, ..., :1].size >= 32 and src.ndim > 2"), "planes of 165"),
+    (*some("src[0, ..., :1].size > 4096"), "a plane of 300 x 300"),
+    (*some("C >= 16 and M > 4"), "17 channels"),
+    (*some("C >= 134"), "257 channels"),
+    (*some("src.ndim > 2 and N > 9"), "three axes"),
+    ("forward", [("weight * rstd", f"(one if {NEITHER} else weight) * rstd")], "gamma without"),
+    ("forward", [("+ offset", f"+ (0 if {NEITHER} else offset)")], "beta without gamma"),
+    ("forward", [("return", "dst[abs(dst) < np.finfo(src.dtype).tiny] = 0; return")], "subnormal"),
+    ("forward", [("((x - mean) ** 2).sum(axes) / M", "(src.astype(float) ** 2).sum(axes) / M"
+                  " - (src.astype(float).sum(axes) / M) ** 2")], "mean far from zero"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes", "case"), HOLES)
+def test_kernels_that_are_wrong_for_few_data_are_found(name, changes, case):
+    with pytest.raises(AssertionError, match=f"  {case}"):
+        CHECKS[name](kernel_of(name, *changes))
+
+
+def test_cases_are_made_and_judged_in_the_default_mode():
+    torch = pytest.importorskip("torch")
+    frozen = kernel_of("frozen")
+
+    def flushes(*given, **how):
+        found = frozen(*given, **how)
+        torch.set_flush_denormal(True)
+        return np.where(abs(found[0]) < 2.0**-126, 0, found[0])
+
+    try:
+        for mode in (True, False):
+            torch.set_flush_denormal(mode)
+            with pytest.raises(AssertionError, match="small diff_dst, float32 +diff_src "):
+                check_backward(flushes, is_training=False, quick=True)
+    finally:
+        torch.set_flush_denormal(False)
+
+
 @pytest.mark.parametrize(("name", "changes", "case", "said"), SPOILED)
 def test_spoiled_kernels_are_found_with_the_reason(name, changes, case, said):
     large = case.startswith(("100 000", "one large"))
@@ -312,14 +357,14 @@ def exactly(case):
 
     for c, values in enumerate(rows["src"]):
         x, gamma = [*map(Fraction, values)], number("gamma", c, 1)
-        if case.operation == "training":
+        if case.kind.operation == "training":
             mean = sum(x) / len(x)
             variance = sum((a - mean) ** 2 for a in x) / len(x)
         else:
             mean, variance = number("mean", c, 0), number("variance", c, 1)
         rstd = 1 / root(variance + Fraction(case.epsilon))
         xhat = [(a - mean) * rstd for a in x]
-        if case.operation == "training":
+        if case.kind.operation == "training":
             beta = number("beta", c, 0)
             results = {"dst": [gamma * a + beta for a in xhat], "mean": mean, "variance": variance}
         else:
@@ -399,11 +444,17 @@ def test_random_data_of_a_shape():
         shapes.append((src.shape, src.dtype.name))
         return bn_ext.batch_norm_backward(src, *rest, epsilon=epsilon, data_format="NCX")
 
+    def near(expected, *given, epsilon):
+        assert epsilon == expected
+        return bn_ext.batch_norm_backward(*given, epsilon=epsilon)
+
     with np.errstate(all="raise"):
         how = {"data_format": "NCX", "dtypes": ("float64", "float32")}
         report = check_backward(seen, shape=(4, 3, 8, 8), **how)
         check_forward(bn_ext.batch_norm_training, shape=(64, 3))
         check_double_backward(partial(OURS["double"], data_format="NXC"), quick=True)
+    check_backward(partial(near, 0.3), shape=(64, 3), epsilon=0.3)
+    check_backward(partial(near, 1e-5), shape=(64, 3))
     assert shapes == [((4, 3, 8, 8), "float64"), ((4, 3, 8, 8), "float32")]
     assert report.findings[0].case == "(4, 3, 8, 8), float64"
     with pytest.raises(AssertionError, match="64, 5"):
@@ -462,12 +513,32 @@ X = np.ones((4, 3), np.float32)
         ),
         ({"dtypes": "blah"}, ValueError, "dtypes: expected any of float32, .*, got 'blah'"),
         ({"data_format": "NHWC"}, ValueError, "data_format: expected NXC or NCX, got 'NHWC'"),
+        ({"data_format": []}, ValueError, "data_format: expected NXC or NCX, got "),
+        ({"epsilon": 0.3}, TypeError, "epsilon: expected only with src or shape, got 0.3"),
+        ({"src": X, "dtypes": "float32"}, TypeError, "dtypes: expected only with shape or the"),
+        ({"src": X, "dtype": "float32"}, TypeError, "dtypes: expected only with shape or the"),
+        ({"src": X, "quick": True}, TypeError, "quick: expected only with the standard cases"),
+        ({"src": X, "skip": "NaN"}, TypeError, "skip: expected only with the standard cases"),
+        ({"shape": (4, 3), "quick": True}, TypeError, "quick: expected only with the standard"),
+        ({"shape": (4, 3), "skip": ["NaN"]}, TypeError, "skip: expected only with the standard"),
+        ({"shape": (4, 3), "epsilon": -1}, ValueError, "epsilon: expected a finite number"),
+        ({"shape": (3, 0)}, ValueError, "shape: expected at least two axes and a channel"),
+        ({"skip": ""}, ValueError, "skip: expected a part of a standard case's name, got ''"),
+        ({"skip": "nan"}, ValueError, "skip: expected a part of a standard case's name"),
+        ({"skip": 3}, TypeError, "skip: expected words, got 3"),
+        ({"skip": [None]}, TypeError, "skip: expected words, got None"),
+        ({"dtypes": ()}, ValueError, "dtypes: expected any of float32, .*, got ()"),
+        ({"dtypes": 3}, ValueError, "dtypes: expected any of float32, .*, got 3"),
+        ({"dtypes": [None]}, ValueError, "dtypes: expected any of float32, .*, got None"),
+        ({"dtypes": "float32", "dtype": "float32"}, TypeError, "dtype: expected None with dtypes"),
         ({"limit": None}, TypeError, "limit: "),
+        ({"limit": np.inf}, ValueError, "limit: expected a finite number >= 0, got inf"),
         ({"limit": np.nan}, ValueError, "limit: expected "),
         ({"limit": -1}, ValueError, "limit: expected .*, got -1"),
         ({"function": 3}, TypeError, "function: expected a callable, got 3"),
         ({"operator": "Softmax"}, ValueError, "operator: expected one of tensorflow.Fu"),
         ({"operator": "BatchNormTrainingBackprop"}, ValueError, "operator: .* ngraph.*onednn"),
+        ({"operator": 3}, ValueError, "operator: expected one of .*, got 3"),
         ({"operator": "BatchNormTraining"}, ValueError, "operator: expected one of backward"),
         ({"operator": "FusedBatchNormGradV3", "dtypes": "float64"}, ValueError, "dtypes: "),
     ],
@@ -478,6 +549,23 @@ def test_wrong_arguments_are_named(given, error, message):
 
     with pytest.raises(error, match=f"^{message}"):
         check_backward(**{"function": never, **given})
+
+
+@pytest.mark.parametrize("name", ["quick", "narrow", "is_training", "relu", "add"])
+def test_flags_are_true_or_false(name):
+    for check in (check_forward, check_backward):
+        with pytest.raises(TypeError, match=f"^{name}: expected True or False, got 'no'"):
+            check(print, **{name: "no"})
+
+
+@pytest.mark.parametrize(
+    "name", ["BatchNormTrainingBackprop-1", "onednn_graph.batch_norm_training_backprop",
+             "tf.raw_ops.FusedBatchNormGradV3", "fused_batch_norm_grad_v3"],
+)  # fmt: skip
+def test_names_of_operators(name):
+    tf = tensorflow.fused_batch_norm_grad_v3
+    function = tf if "used" in name else onednn_graph.batch_norm_training_backprop
+    check_backward(function, shape=(4, 3, 2, 2), operator=name)
 
 
 # ---- what functions return ---------------------------------------------------------------
@@ -582,6 +670,15 @@ def test_another_number_of_results_is_wrong(n):
         check_backward(lambda *_, **__: n * (np.zeros((4, 2)),), ROWS)
 
 
+@pytest.mark.parametrize("error", [SystemExit(0), RuntimeError("no")])
+def test_a_function_that_ends_the_process_fails(error):
+    def ends(*_, **__):
+        raise error
+
+    with pytest.raises(AssertionError, match=f"function +raised {type(error).__name__}: {error}"):
+        check_backward(ends, ROWS)
+
+
 def test_the_first_result_alone():
     report = check_backward(lambda *given, **how: MINE(*given, **how)[0])
     assert {each.result for each in report.findings} == {"diff_src"}
@@ -606,11 +703,11 @@ def test_a_function_that_computes_nothing_does_not_pass():
         raise NotImplementedError("later")
 
     with pytest.raises(
-        AssertionError, match="0 of 33 cases fail, 33 could not be judged"
+        AssertionError, match="0 of 34 cases fail, 34 could not be judged"
     ) as raised:
         check_backward(nothing, quick=True)
     assert len(str(raised.value).splitlines()) == 3  # what is the same is said once
-    assert "two axes, float32 and 32 more  function  raised NotImpl" in str(raised.value)
+    assert "two axes, float32 and 33 more  function  raised NotImpl" in str(raised.value)
 
 
 def test_the_report_shows_the_worst_first_element():
@@ -703,16 +800,29 @@ def test_files(written, capsys):
         assert re.search(f"two_axes +diff_src, diff_beta +{said}", out)
     np.save(case / "diff_src.npy", np.zeros(3, np.float32))
     assert "expected shape (64, 5), got (3,)" in command(capsys, "check", str(written))[1]
-    (case / "src.npy").write_bytes(whole[:200])
+    for name in ("src", "mean"):
+        (case / f"{name}.npy").write_bytes(whole)
+    status, out, _ = command(capsys, "check", str(written))
+    assert status == 1
+    assert re.search("two_axes +function +wrote to src, mean", out)
+    (case / "src.npy").unlink()
     status, _, err = command(capsys, "check", str(written))
     assert status == 2
-    assert re.search("two_axes/src.npy: cannot be read as .npy", err)
+    assert re.search("two_axes/src.npy: is missing", err)
+    other = written / "diff_src.npy"
+    other.write_bytes(whole)
+    assert command(capsys, "cases", str(written), "--quick", "--op", "backward")[0] == 0
+    assert other.exists()
+    status, _, err = command(capsys, "check", str(written))
+    assert status == 2
+    assert "has no results" in err
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         (None, "manifest.json: is missing; bn-ext cases .* writes it"),
+        ("[" * 200_000, "expected a manifest of bn-ext cases .RecursionError"),
         ("{", "expected a manifest of bn-ext cases"),
         ("[]", "expected a manifest of bn-ext cases"),
         ('{"format": 7, "cases": []}', "expected format 1, got 7; write it anew"),
@@ -727,6 +837,39 @@ def test_a_manifest_that_is_none(tmp_path, capsys, text, said):
     status, out, err = command(capsys, "check", str(tmp_path))
     assert (status, out) == (2, "")
     assert re.search(said, err)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "said"),
+    [
+        (None, {"dtype": "float64"}, "dtype: expected float32, like src, got float64"),
+        (None, {"operator": "softmax"}, "softmax"),
+        (None, {"folder": 3}, "TypeError"),
+        (None, {"crc32": {}}, "KeyError: 'src'"),
+        ("inputs", {"src": False}, "inputs: expected src, gamma, beta"),
+        ("inputs", {"other": "src.npy"}, "inputs: expected src, gamma, beta, got .*other"),
+        ("inputs", {"gamma": "src.npy"}, "wrote to gamma|gamma: expected shape"),
+        ("attributes", {"data_format": "XXX"}, "data_format: expected NXC or NCX, got 'XXX'"),
+        ("attributes", {"is_training": "no"}, "is_training: expected True or False, got 'no'"),
+        ("attributes", {"relu": 5}, "relu: expected True or False, got 5"),
+        ("attributes", {"epsilon": -1}, "epsilon: expected a finite number >= 0"),
+        ("outputs", {"other": {}}, "outputs: training has no other"),
+    ],
+)
+def test_a_manifest_that_does_not_fit(tmp_path, capsys, part, change, said):
+    from bn_ext._reference import files
+
+    files.write(tmp_path, standard_cases(Kind("training"), skip=[*{*RECIPES} - {"two rows"}]))
+    (src,) = tmp_path.glob("*/*/*/src.npy")
+    src.with_name("dst.npy").write_bytes(src.read_bytes())
+    path = tmp_path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    entry = manifest["cases"][0]
+    (entry[part] if part else entry).update(change)
+    path.write_text(json.dumps(manifest))
+    status, out, err = command(capsys, "check", str(tmp_path))
+    assert (status, out) == (2, "") or "wrote to" in out
+    assert re.search(said, err + out)
 
 
 def test_files_of_bfloat16(tmp_path, capsys):
@@ -759,10 +902,13 @@ number = 3
 
 def test_a_function_from_the_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "my_exit.py").write_text("raise SystemExit(0)")
+    (tmp_path / "my_place.py").write_text("import os; os.chdir('/'); f = len")
     (tmp_path / "my_kernels.py").write_text(MODULE)
     (tmp_path / "my_fault.py").write_text("1 / 0")
     status, out, _ = command(capsys, "check", "my_kernels:right", "--quick")
-    assert (status, out.splitlines()[0]) == (0, "0 of 33 cases fail")
+    assert (status, out.splitlines()[0]) == (0, "0 of 34 cases fail")
     status, out, _ = command(capsys, "check", "my_kernels:wrong", "--quick", "--skip", "N", "Inf")
     assert status == 1
     assert "two axes" in out
@@ -772,11 +918,31 @@ def test_a_function_from_the_command_line(tmp_path, capsys, monkeypatch):
         ("my_kernels:number", "expected a function, got int"),
         ("no_such_module:f", "cannot be imported .ModuleNotFoundError"),
         ("my_fault:f", "cannot be imported .ZeroDivisionError"),
+        ("my_exit:f", "cannot be imported .SystemExit: 0"),
     ):
         status, out, err = command(capsys, "check", what)
         assert (status, out) == (2, "")
         assert re.match(f"bn-ext check: {what}: {said}", err)
     assert command(capsys, "cases", str(tmp_path / "my_fault.py"))[0] == 2
+    assert command(capsys, "check", "my_place:f", "--quick")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "given", "said"),
+    [
+        *((".", [option], "expected only with module:function") for option in
+          ("--op=training", "--dtypes=float32", "--layout=NXC", "--relu", "--quick", "--skip=N")),
+        ("math:sqrt", ["--skip", "nan"], "skip: expected a part of a standard case's name"),
+        ("math:sqrt", ["--skip", ""], "skip: expected a part of a standard case's name"),
+        ("math:sqrt", ["--relu", "--op=double-backward"], "--relu: expected an --op other"),
+        *((".", ["--limit", limit], "expected a finite number >= 0, got ")
+          for limit in ("nan", "inf", "-1", "x")),
+    ],
+)  # fmt: skip
+def test_options_that_would_change_nothing_are_refused(capsys, what, given, said):
+    status, out, err = command(capsys, "check", what, *given)
+    assert (status, out) == (2, "")
+    assert said in err
 
 
 def test_what_this_machine_cannot_judge(tmp_path, capsys, monkeypatch):

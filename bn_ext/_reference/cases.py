@@ -267,7 +267,7 @@ RECIPES: dict[str, tuple[tuple[int, ...], Change | None]] = {
     "257 channels": ((40, 257), None),
     "empty batch": ((0, 5), None),
     "no positions": ((3, 0, 5), None),
-    "mean far from zero": ((30, 3), _far),
+    "mean far from zero": ((20, 3), _far),
     "mean of 1000 deviations": ((60, 3), _set(src=lambda d: d.src + 1000)),
     "mean of -30 deviations": ((60, 3), _set(src=lambda d: d.src - 30)),
     "epsilon 0": ((33, 3), _set(epsilon=0.0)),
@@ -282,7 +282,7 @@ RECIPES: dict[str, tuple[tuple[int, ...], Change | None]] = {
     "small diff_dst": ((33, 3), _scaled("diff_dst", 1)),
     "large gamma": ((33, 3), _scaled("gamma", 0)),
     "small gamma": ((33, 3), _scaled("gamma", 1)),
-    "subnormal dst": ((33, 3), _subnormal),
+    "subnormal dst": ((12, 3), _subnormal),
     "diff_dst like xhat": (
         (60, 3), _set(diff_dst=lambda d: (d.src - d.src.mean(0)) / d.src.std(0)),
     ),

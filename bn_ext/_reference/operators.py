@@ -91,8 +91,9 @@ def adapted(function: Callable[..., Any], full: str, kind: Kind) -> Callable[...
 
     def call(*arrays: Any, epsilon: float) -> Any:
         given = dict(zip(OPERANDS[kind.operation], arrays, strict=True))
-        if any(a is None for a in arrays) and not operator.optional:
-            raise NotImplementedError("the operator demands gamma and beta")
+        absent = {given[name] is None for name in ("gamma", "beta") if name in given}
+        if True in absent and not (operator.optional and len(absent) == 1):
+            raise NotImplementedError("the operator demands gamma, and beta with it")
         if epsilon < operator.epsilon:
             raise NotImplementedError("the operator demands a positive epsilon")
         src = given["src"]
