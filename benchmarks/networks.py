@@ -6,6 +6,7 @@ process of its own; that of torch alone has not imported bn_ext. For docs/howto/
 """
 
 import importlib
+import sys
 from itertools import pairwise, product
 
 import torch
@@ -98,12 +99,14 @@ NETWORKS = {"ResNet-18": resnet18, "MobileNetV2": mobilenet_v2, "MLP": mlp}
 
 
 #: {way: what its process imports before torch}
-WAYS = {"torch": "", "imported": "import bn_ext", "bn_ext": "import bn_ext.torch",
-        "fused": "import bn_ext.torch"}  # fmt: skip
+WAYS = {"torch": "", "behind": "import bn_ext", "bn_ext": "import torch, bn_ext.torch",
+        "fused": "import torch, bn_ext.torch"}  # fmt: skip
 
 
 def run(way, name, dtype, layout, threads):
     """In a process of its own: a step, when it is asked for."""
+    if ("bn_ext" in sys.modules) == (way == "torch"):
+        raise RuntimeError("bn_ext is imported where it must not be, or not where it must be")
     if threads:
         torch.set_num_threads(threads)
     torch.manual_seed(0)
@@ -155,7 +158,7 @@ def report(options):
         lines.append([name, dtype, where, used, f"{1e3 * times['torch']:.1f}", *cells])
         print(*lines[-1], flush=True)
     most = max(line[3] for line in lines)
-    heading = ["network", "dtype", "channels", "threads", "torch, ms", "bn_ext imported first",
+    heading = ["network", "dtype", "channels", "threads", "torch, ms", "torch, behind bn_ext",
                "bn_ext's layers", "ReLU, addition fused"]  # fmt: skip
     pages.put_rows("networks", "docs/howto/torch.md", pages.run(["torch"]), heading, lines,
                    lambda line: line[3] == most)  # fmt: skip

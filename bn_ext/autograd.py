@@ -580,7 +580,7 @@ class BatchNorm(_layer.BatchNorm):
             raise AttributeError(
                 f"'BatchNorm' object has no attribute {name!r}; autograd.grad returns the gradients"
             )
-        return super().__getattr__(name)
+        return super().__getattr__(name)  # type: ignore[misc]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _RETURNED:

@@ -171,9 +171,17 @@ def signature_of_class(app, what, name, obj, options, signature, returned):
     return None
 
 
+def example_first(app, what, name, obj, options, lines):
+    """Move the examples, as numpydoc writes them, before the list of parameters."""
+    if ":Parameters:" in lines and ".. rubric:: Examples" in lines:
+        start, at = lines.index(".. rubric:: Examples"), lines.index(":Parameters:")
+        lines[at:] = [*lines[start:], "", *lines[at:start]] if at < start else lines[at:]
+
+
 def setup(app):
     make_reference.write_groups(HERE / "_generated")
     app.connect("autodoc-process-signature", signature_of_class)
+    app.connect("autodoc-process-docstring", example_first, priority=900)  # behind numpydoc
     app.connect("source-read", adapt)
     app.connect("build-finished", write_versions)
     app.connect("build-finished", keep_of_mathjax, priority=900)
