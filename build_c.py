@@ -19,6 +19,7 @@ setup.py and the command read these environment variables:
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -245,8 +246,11 @@ def alone(folder):
         yield
 
 
-def compile_units(built, out, compiler, flags):
-    """Compile units to objects; keep an object if its command and its sources have not changed."""
+def compile_units(built, out, compiler, flags, database=None):
+    """Compile units to objects; keep an object if its command and its sources have not changed.
+
+    `database` is a compile_commands.json to write, from which editors learn the commands.
+    """
     if not shutil.which(compiler[0]):
         raise SystemExit(
             f"no C compiler: {compiler[0]!r} not found; install gcc or clang, or set CC"
@@ -254,10 +258,13 @@ def compile_units(built, out, compiler, flags):
     out.mkdir(parents=True, exist_ok=True)
     compiler = harmless(compiler)
 
+    def command_of(unit):
+        command = [*compiler, *unit.flags, *flags, "-MMD", "-MF", str(out / f"{unit.name}.d")]
+        return [*command, "-c", str(unit.path), "-o", str(out / f"{unit.name}.o")]
+
     def make(unit):
         made, sources, stamp = (out / f"{unit.name}.{kind}" for kind in ("o", "d", "command"))
-        command = [*compiler, *unit.flags, *flags, "-MMD", "-MF", str(sources)]
-        command += ["-c", str(unit.path), "-o", str(made)]
+        command = command_of(unit)
 
         def state():
             """The command, and a digest of each text that it read; nothing if one is missing."""
@@ -277,6 +284,13 @@ def compile_units(built, out, compiler, flags):
             stamp.write_text(state())
         return made
 
+    if database:
+        here = os.getcwd()
+        entries = [
+            {"directory": here, "file": str(unit.path), "arguments": command_of(unit)}
+            for unit in built
+        ]
+        database.write_text(json.dumps(entries, indent=1) + "\n")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(make, built))
 

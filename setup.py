@@ -50,15 +50,15 @@ class BuildExt(build_ext):
             self.link(*cythonize([kernels]), path)
 
     def build_extension(self, ext):
-        self.link(ext, self.get_ext_fullpath(ext.name))
+        self.link(ext, self.get_ext_fullpath(ext.name), Path("compile_commands.json"))
 
-    def link(self, ext, path):
+    def link(self, ext, path, database=None):
         """Compile what an extension needs, and link it to `path`."""
         units = [*build_c.units(SOURCE)]
         # Only this unit needs Python's headers.
         units.append(build_c.door(ext.name, ext.sources[0], self.compiler.include_dirs))
         flags, command = ["-g0"] if STRIP else [], [*self.command(), *HARDENED]
-        objects = build_c.compile_units(units, Path(self.build_temp), command, flags)
+        objects = build_c.compile_units(units, Path(self.build_temp), command, flags, database)
         if self.compiler.compiler_type == "msvc":
             link = build_c.openmp_library(command)
         else:

@@ -1,5 +1,6 @@
 """A clone: its import, compiled or not, and the versions of its linters."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -129,7 +130,7 @@ def sources(tmp_path):
     pytest.importorskip("Cython", minversion="3.1")
     pytest.importorskip("setuptools", minversion="77")
     tree = tmp_path / "sources"
-    for folder in "bn_ext", "src_c":
+    for folder in "bn_ext", "src_c", "tests/oracle":
         shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("*.so"))
     for name in "setup.py", "build_c.py", "pyproject.toml", "README.md":
         shutil.copy(ROOT / name, tree)
@@ -187,6 +188,31 @@ def test_builds_at_once_get_what_they_ask_for(sources):
         assert len(found) == 1
         assert {*re.findall(r"-DFOR=(\S+)", text)} == {levels}
         assert {*re.findall(r"-DBN_LEVEL=(\w+)", text)} == {*levels.split(",")}
+
+
+@needs_linux
+def test_editors_learn_the_command_of_every_source(sources):
+    done = python("setup.py", "build_ext", "--inplace", cwd=sources, CC=str(sources.parent / "cc"))
+    assert done.returncode == 0, done.stderr
+    found = json.loads((sources / "compile_commands.json").read_text())
+    files = {str(path.relative_to(sources)) for path in (sources / "src_c").rglob("*.c")}
+    assert files | {"bn_ext/_core/core.c"} == {each["file"] for each in found}
+    for each in found:
+        assert each["directory"] == str(sources)
+        assert each["file"] in each["arguments"]
+        assert "-DBN_LEVEL" in " ".join(each["arguments"]) or "kernels" not in each["file"]
+
+
+@pytest.mark.parametrize("compiler", ["clang", "gcc"])
+def test_every_part_of_the_kernels_can_be_opened_by_itself(compiler):
+    """As editors do: they show errors in a file that lacks what it needs."""
+    if not shutil.which(compiler):
+        pytest.skip(f"needs {compiler}")
+    parts = [*(ROOT / "src_c" / "kernels").glob("*.inc")]
+    assert len(parts) > 5
+    command = [compiler, "-fsyntax-only", "-std=gnu11", f"-I{ROOT / 'src_c'}", "-x", "c", *parts]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_missing_compiler_is_named(sources):

@@ -2,6 +2,10 @@
 #ifndef BN_PLAIN_ELEMENTS_H
 #define BN_PLAIN_ELEMENTS_H
 
+#ifndef ARITHMETIC
+#include "kernels/number_f32.h"
+#endif
+
 enum { PACK = 1, PAIRED = false };
 
 INLINE vec load_elements(const char *p, int h) {
