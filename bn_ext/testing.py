@@ -1,6 +1,7 @@
 """Checks of other implementations of batch normalization against exact results."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -219,13 +220,13 @@ def check_backward(
     """
     if dtype is not None and dtypes is not None:
         raise TypeError(f"dtype: expected None with dtypes, got {_core._shown(dtype)}")
-    dtypes = dtypes if dtype is None else (dtype,)
+    wanted = dtypes if dtype is None else (dtype,)
     kind = Kind("backward", data_format, is_training, relu, add)
     given = {
         "src": src, "diff_dst": diff_dst, "mean": mean, "variance": variance, "gamma": gamma
     }  # fmt: skip
     return _checked(
-        function, kind, given, shape, epsilon, dtypes, operator, quick, skip, narrow, limit
+        function, kind, given, shape, epsilon, wanted, operator, quick, skip, narrow, limit
     )
 
 
@@ -379,12 +380,9 @@ def _as_dtypes(dtypes: Any, allowed: list[str]) -> list[str]:
     """The names of these dtypes."""
     names: dict[Any, None] = {}
     for dtype in _several(dtypes) or [()]:
-        try:
-            name = (
-                dtype if isinstance(dtype, str) else np.dtype(() if dtype is None else dtype).name
-            )
-        except (TypeError, ValueError):
-            name = dtype
+        name: Any = dtype
+        with suppress(TypeError, ValueError):  # np.dtype(None) is float64
+            name = dtype if dtype is None or isinstance(dtype, str) else np.dtype(dtype).name
         if not isinstance(name, str) or name not in allowed:
             got = f"{', '.join(allowed)}, got {_core._shown(name)}"
             raise ValueError(f"dtypes: expected any of {got}")

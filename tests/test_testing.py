@@ -576,6 +576,11 @@ class Unreadable:
         raise RuntimeError("on another device")
 
 
+class Ending:
+    def __array__(self, *_, **__):
+        raise SystemExit(0)
+
+
 class Exported:
     """Knows DLPack, and nothing else."""
 
@@ -605,6 +610,8 @@ def test_results_of_other_packages_are_read_or_named():
     check_backward(changed(Exported), ROWS)
     with pytest.raises(AssertionError, match="diff_src +expected an array, .*: on another device"):
         check_backward(changed(lambda _: Unreadable(), slice(1)), ROWS)
+    with pytest.raises(AssertionError, match="diff_src +expected an array, .*: 0"):
+        check_backward(changed(lambda _: Ending(), slice(1)), ROWS)
 
 
 class Tensor:
@@ -872,7 +879,7 @@ def test_a_manifest_that_does_not_fit(tmp_path, capsys, part, change, said):
     assert re.search(said, err + out)
 
 
-def test_files_of_bfloat16(tmp_path, capsys):
+def test_files_of_bfloat16(tmp_path, capsys, monkeypatch):
     pytest.importorskip("ml_dtypes")
     what = ("cases", str(tmp_path), "--quick", "--op", "training", "--dtypes", "bfloat16")
     assert command(capsys, *what)[0] == 0
@@ -888,6 +895,10 @@ def test_files_of_bfloat16(tmp_path, capsys):
     status, out, _ = command(capsys, "check", str(tmp_path))
     assert status == 0
     assert "not checked, since no case has a result: training mean, training variance" in out
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    status, _, err = command(capsys, "check", str(tmp_path))
+    assert status == 2
+    assert "ml_dtypes" in err
 
 
 MODULE = """

@@ -104,7 +104,7 @@ def check(options: argparse.Namespace) -> int:
             raise UsageError(f"--{given[0]}: expected only with module:function; DIR has its cases")
         try:
             report, absent = files.check(Path(options.what), **how)
-        except files.ManifestError as error:
+        except (files.ManifestError, ImportError) as error:  # ml_dtypes may be missing
             raise UsageError(str(error)) from None
     else:
         function = imported(options.what)

@@ -54,9 +54,9 @@ def write(folder: Path, cases: Iterable[Case]) -> int:
                 limit = allowance(case, key, right, bounds[key], good)
                 np.save(place / f"expected.{key}.npy", right.astype(np.float64))
                 np.save(place / f"limit.{key}.npy", limit)
-        for key, file in files.items():
-            if file:
-                np.save(place / file, arrays[key])
+        for key, array in arrays.items():
+            if array is not None:
+                np.save(place / f"{key}.npy", array)
         entries.append({
             "name": case.name,
             "folder": relative.as_posix(),

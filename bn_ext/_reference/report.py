@@ -186,7 +186,7 @@ def _compared(
     shown = _core._shown(result)
     try:
         array = as_array(result)
-    except Exception as error:  # a foreign object may fail in any way
+    except (Exception, SystemExit) as error:  # a foreign object may fail in any way
         return wrong(f"expected an array, got {shown}: {error}".splitlines()[0][:160])
     kind, data = array.dtype.name, case.data
     if kind not in FORMATS and not np.issubdtype(array.dtype, np.floating):
