@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from bn_ext import _core
 from bn_ext._bench.problems import DTYPES
 from bn_ext._names import refuses_other_names
-from bn_ext._reference.cases import OPERANDS, RECIPES, Case, Kind, drawn, standard_cases
+from bn_ext._reference.cases import OPERANDS, RECIPES, Case, Kind, as_set, drawn, standard_cases
 from bn_ext._reference.operators import adapted, operator_of
 from bn_ext._reference.report import Finding, Report, run
 from bn_ext._typing import Array, DataFormat
@@ -311,7 +311,8 @@ def _checked(
     if not callable(function):
         raise TypeError(f"function: expected a callable, got {_core._shown(function)}")
     quick, narrow = _core._as_flag(quick, "quick"), _core._as_flag(narrow, "narrow")
-    limit, words = as_limit(limit), as_words(skip)
+    limit = _core._as_real(limit, "limit", "a finite number >= 0", 0)
+    words = as_words(skip)
     allowed = list(DTYPES)
     if operator is not None:
         full, kind, rules = operator_of(operator, kind)
@@ -347,16 +348,12 @@ def _checked(
             cases += standard_cases(each, name, quick=quick, skip=words)
         else:
             last = _last(shape, kind)
-            cases.append(each.random(f"{shape}, {name}", last, name, epsilon=epsilon))
+            cases.append(each.random(f"{shape}, {name}", last, name, as_set(epsilon=epsilon)))
     report = run(function, cases, narrow=narrow, limit=limit)
     unknown = any(each.share != each.share for each in report.findings)
     if not report.passed or (unknown and len(cases) == 1):
         raise AssertionError("\n".join(report.lines(failures_alone=True)))
     return report
-
-
-def as_limit(limit: Any) -> float:
-    return _core._as_real(limit, "limit", "a finite number >= 0", 0)
 
 
 def _several(value: Any) -> list[Any]:

@@ -14,7 +14,10 @@ from bn_ext import _core
 from bn_ext._bench.problems import LAYOUTS, dtype_of
 from bn_ext._reference import formulas, limits
 
-__all__ = ["OPERANDS", "RECIPES", "RESULTS", "TENSORS", "Case", "Kind", "drawn", "standard_cases"]
+__all__ = [
+    "OPERANDS", "RECIPES", "RESULTS", "TENSORS", "Case", "Kind", "as_set", "drawn",
+    "standard_cases",
+]  # fmt: skip
 
 Array = NDArray[Any]
 
@@ -179,7 +182,7 @@ def drawn(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Draw:
     channels = shape[-1]
     src, noise, more, g, src_1 = rng.standard_normal((5, *shape))
     draw = Draw(
-        rng=rng, dtype=dtype, src=src + 1, src_1=src_1, diff_diff_src=g + 0.5,
+        rng=rng, dtype=dtype, epsilon=1e-5, src=src + 1, src_1=src_1, diff_diff_src=g + 0.5,
         diff_dst=np.copysign(noise, src) + 1 + more,
         gamma=np.resize([-1, 1, 1], channels) * rng.uniform(0.5, 2, channels),
         beta=rng.standard_normal(channels), diff_diff_gamma=rng.standard_normal(channels) + 1,
@@ -208,7 +211,7 @@ def _marked(name: str, value: float) -> Change:
     return change
 
 
-def _set(**values: Any) -> Change:
+def as_set(**values: Any) -> Change:
     """Set arrays; callables are given the draw."""
 
     def change(draw: Draw) -> None:
@@ -253,9 +256,9 @@ RECIPES: dict[str, tuple[tuple[int, ...], Change | None]] = {
     "five axes": ((2, 3, 4, 2, 5), None),
     "planes of 165 positions": ((7, 5, 33, 9), None),
     "a plane of 300 x 300": ((1, 300, 300, 1), None),
-    "without gamma": ((31, 4), _set(gamma=None, beta=None)),
-    "gamma without beta": ((11, 4), _set(beta=None)),
-    "beta without gamma": ((11, 4), _set(gamma=None)),
+    "without gamma": ((31, 4), as_set(gamma=None, beta=None)),
+    "gamma without beta": ((11, 4), as_set(beta=None)),
+    "beta without gamma": ((11, 4), as_set(gamma=None)),
     "one row": ((1, 8), None),
     "two rows": ((2, 8), None),
     "three rows": ((3, 8), None),
@@ -268,13 +271,13 @@ RECIPES: dict[str, tuple[tuple[int, ...], Change | None]] = {
     "empty batch": ((0, 5), None),
     "no positions": ((3, 0, 5), None),
     "mean far from zero": ((20, 3), _far),
-    "mean of 1000 deviations": ((60, 3), _set(src=lambda d: d.src + 1000)),
-    "mean of -30 deviations": ((60, 3), _set(src=lambda d: d.src - 30)),
-    "epsilon 0": ((33, 3), _set(epsilon=0.0)),
-    "epsilon 0.5": ((33, 3), _set(epsilon=0.5)),
-    "variance near epsilon": ((33, 3), _set(src=lambda d: d.src / 256)),
+    "mean of 1000 deviations": ((60, 3), as_set(src=lambda d: d.src + 1000)),
+    "mean of -30 deviations": ((60, 3), as_set(src=lambda d: d.src - 30)),
+    "epsilon 0": ((33, 3), as_set(epsilon=0.0)),
+    "epsilon 0.5": ((33, 3), as_set(epsilon=0.5)),
+    "variance near epsilon": ((33, 3), as_set(src=lambda d: d.src / 256)),
     "constant channels": ((41, 5), _constant),
-    "zero and negative gamma": ((40, 4), _set(gamma=np.array([0.0, -1.5, -0.0, 2.0]))),
+    "zero and negative gamma": ((40, 4), as_set(gamma=np.array([0.0, -1.5, -0.0, 2.0]))),
     "numbers of many sizes": ((60, 3), _spread),
     "large src": ((150, 2), _scaled("src", 0)),
     "small src": ((33, 3), _scaled("src", 1)),
@@ -284,10 +287,10 @@ RECIPES: dict[str, tuple[tuple[int, ...], Change | None]] = {
     "small gamma": ((33, 3), _scaled("gamma", 1)),
     "subnormal dst": ((12, 3), _subnormal),
     "diff_dst like xhat": (
-        (60, 3), _set(diff_dst=lambda d: (d.src - d.src.mean(0)) / d.src.std(0)),
+        (60, 3), as_set(diff_dst=lambda d: (d.src - d.src.mean(0)) / d.src.std(0)),
     ),
     "diff_dst that cancels": (
-        (60, 3), _set(diff_dst=lambda d: abs(d.diff_dst) * np.resize([[1], [-1]], (60, 1))),
+        (60, 3), as_set(diff_dst=lambda d: abs(d.diff_dst) * np.resize([[1], [-1]], (60, 1))),
     ),
     "one large diff_dst": ((20_000, 2), _swallowed),
     "NaN in src": ((33, 3), _marked("src", np.nan)),
@@ -329,17 +332,12 @@ class Kind:
         return self.operation == "inference" or not self.is_training
 
     def random(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        dtype: str,
-        change: Change | None = None,
-        epsilon: float = 1e-5,
+        self, name: str, shape: tuple[int, ...], dtype: str, change: Change | None = None
     ) -> Case:
         """A case of random numbers; the shape is that of channels last."""
         with _core._DefaultMode():
             draw = drawn(name.partition(",")[0], shape, dtype_of(dtype))
-            draw.operation, draw.epsilon = self.operation, epsilon
+            draw.operation = self.operation
             if change:
                 change(draw)
             draw.statistics()
