@@ -11,6 +11,8 @@ With `allreduce`, each pass first sums over all processes:
     backward    GradientSums -> allreduce -> batch_norm_backward(sums=...)
 """
 
+from __future__ import annotations  # help shows names, not what they stand for
+
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, SupportsIndex
 
@@ -220,18 +222,18 @@ class BatchNorm:
 
     # ---- modes ------------------------------------------------------------------------
 
-    def train(self, mode: Flag = True) -> "BatchNorm":
+    def train(self, mode: bool = True) -> BatchNorm:
         """Normalize with each batch's own statistics, unless frozen; returns the layer. With `mode`
         False, this is `eval`.
         """
         self.training = _core._as_flag(mode, "mode")
         return self
 
-    def eval(self) -> "BatchNorm":
+    def eval(self) -> BatchNorm:
         """Normalize with the running statistics, if the layer has them; returns the layer."""
         return self.train(False)
 
-    def freeze(self, mode: Flag = True) -> "BatchNorm":
+    def freeze(self, mode: bool = True) -> BatchNorm:
         """Keep statistics and parameters as they are, in training too; returns the layer.
         ``freeze(False)`` undoes it.
 
@@ -511,7 +513,7 @@ class BatchNorm:
         """Everything except what `forward` saves for `backward`."""
         return {**vars(self), "saved": None, "_used": False}
 
-    def __copy__(self) -> "BatchNorm":
+    def __copy__(self) -> BatchNorm:
         """A layer with the same parameters but its own statistics, like its own count."""
         other = type(self).__new__(type(self))
         vars(other).update(self.__getstate__())
@@ -520,7 +522,7 @@ class BatchNorm:
             other.running_variance = self.running_variance.copy()
         return other
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "BatchNorm":
+    def __deepcopy__(self, memo: dict[int, Any]) -> BatchNorm:
         """A layer that shares nothing but what is behind `allreduce`: the other processes."""
         import copy
 

@@ -12,7 +12,7 @@ compute in the default floating-point mode.
 """
 
 from functools import wraps
-from typing import Any, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ except ImportError as _error:
 from bn_ext import _core, _layer, _vectors
 from bn_ext._gated import gated, gated_double_backward, workspace_size
 from bn_ext._names import refuses_other_names
-from bn_ext._typing import Array, DataFormat, Flag
+from bn_ext._typing import DataFormat, Flag
 
 __all__ = ["BatchNorm", "batch_norm_inference", "batch_norm_training"]
 
@@ -348,18 +348,18 @@ defjvp_argnum(_gradients, _jvps_of_gradients)
 
 @refuses_other_names
 def batch_norm_training(
-    src: Array,
-    gamma: Array | None = None,
-    beta: Array | None = None,
+    src: Any,
+    gamma: Any = None,
+    beta: Any = None,
     *,
     epsilon: SupportsFloat,
     data_format: DataFormat | None = None,
-    src_1: Array | None = None,
+    src_1: Any = None,
     relu: Flag = False,
     num_threads: SupportsIndex | None = None,
     exact: Flag = False,
-    running_mean: Array | None = None,
-    running_variance: Array | None = None,
+    running_mean: Any = None,
+    running_variance: Any = None,
     exponential_avg_factor: SupportsFloat | None = None,
     correction: SupportsFloat | None = None,
 ) -> NDArray[Any]:
@@ -435,15 +435,15 @@ def _checked(check: Any, options: dict[str, Any], given: dict[str, Any]) -> dict
 
 @refuses_other_names
 def batch_norm_inference(
-    src: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None = None,
-    beta: Array | None = None,
+    src: Any,
+    mean: Any,
+    variance: Any,
+    gamma: Any = None,
+    beta: Any = None,
     *,
     epsilon: SupportsFloat,
     data_format: DataFormat | None = None,
-    src_1: Array | None = None,
+    src_1: Any = None,
     relu: Flag = False,
     num_threads: SupportsIndex | None = None,
 ) -> NDArray[Any]:
@@ -493,6 +493,12 @@ def batch_norm_inference(
 
 #: Attributes of `bn_ext.BatchNorm` that only its `backward` would write.
 _RETURNED = ("gradients", "diff_gamma", "diff_beta")
+
+
+def _refuse_returned(name: str) -> NoReturn:
+    raise AttributeError(
+        f"'BatchNorm' object has no attribute {name!r}; autograd.grad returns the gradients"
+    )
 
 
 class BatchNorm(_layer.BatchNorm):
@@ -575,16 +581,16 @@ class BatchNorm(_layer.BatchNorm):
         """Raise a TypeError: autograd computes the gradients."""
         raise TypeError("backward: expected autograd to differentiate; call autograd.grad")
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _RETURNED:
-            raise AttributeError(
-                f"'BatchNorm' object has no attribute {name!r}; autograd.grad returns the gradients"
-            )
-        return super().__getattr__(name)  # type: ignore[misc]
+    if not TYPE_CHECKING:  # with it, a type checker would accept every attribute
+
+        def __getattr__(self, name):
+            if name in _RETURNED:
+                _refuse_returned(name)
+            return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _RETURNED:
-            self.__getattr__(name)
+            _refuse_returned(name)
         if name == "allreduce" and value is not None:
             raise TypeError(
                 f"allreduce: expected None, got {_core._shown(value)}; bn_ext.BatchNorm can use it"

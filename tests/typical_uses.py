@@ -7,6 +7,8 @@ test_typing.py also runs this file, and each of the wrong calls.
 
 import array
 import ctypes
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any, assert_type
 
@@ -93,11 +95,17 @@ bn_ext.GradientSums(x64, x64, WithDLPack())
 
 # Data in parts. To a type checker, sum() without a start may be 0.
 parts = [bn_ext.Statistics(part, data_format="NXC") for part in (x32, x32)]
-statistics = sum(parts[1:], parts[0])
+statistics = functools.reduce(operator.add, parts)
+assert_type(sum(parts[1:], parts[0]), bn_ext.Statistics)
 assert_type(statistics, bn_ext.Statistics)
 assert_type(statistics + parts[0], bn_ext.Statistics)
 statistics += parts[0]
 assert_type(statistics.variance, NDArray[np.float64])
+assert_type(statistics.unbiased_variance, NDArray[np.float64])
+kept = bn_ext.Statistics.from_moments(v32, v64, 100, dtype="float32")
+assert_type(kept + statistics, bn_ext.Statistics)
+window = bn_ext.Statistics(x32, exact=True)
+assert_type(window + window - window, bn_ext.Statistics)
 assert_type(statistics.count, int)
 statistics.update_running(v32.copy(), v64.copy(), 0.1, correction=1)
 sums = bn_ext.GradientSums(x32, x32, v32)
@@ -192,6 +200,7 @@ fused_v3 = tensorflow.fused_batch_norm_v3
 WRONG: list[Callable[[], object]] = [
     lambda: reduce(x32, x32, v32, exact="yes"),  # type: ignore[arg-type]
     lambda: bn_ext.Statistics(x32, epsilon=0),  # type: ignore[call-arg]
+    lambda: statistics - sums,  # type: ignore[operator]
     lambda: bn_ext.Statistics("abc"),  # type: ignore[arg-type]
     lambda: general(x32, x32, v32, v32, epsilon=0, sums=sums.mean),  # type: ignore[call-overload]
     lambda: reduce(b"abc", x32, v32),  # type: ignore[arg-type]
