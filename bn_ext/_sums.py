@@ -12,11 +12,10 @@ added are checked when they are used.
 from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsFloat, SupportsIndex
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bn_ext import _core
 from bn_ext._names import find_hint, refuses_other_names, without_types_in_help
-from bn_ext._typing import Array, DataFormat, Flag
+from bn_ext._typing import Array, DataFormat, Flag, NDArray
 
 __all__ = ["GradientSums", "Statistics"]
 
@@ -122,6 +121,31 @@ class _Sums:
 
     __radd__ = __add__
 
+    def __sub__(self, other: Self) -> Self:
+        if type(other) is not type(self):
+            return NotImplemented
+        self._check_whole(other)
+        kind = type(self).__name__
+        if not self.exact:
+            raise TypeError(f"{kind}: expected exact=True for -: the rounding of + stays otherwise")
+        ours, theirs = _core.canonical_state(self._sums), _core.canonical_state(other._sums)
+        if theirs[-_MORE_ROWS].any():
+            raise ValueError(
+                f"{kind}: expected a part without NaN or Inf for -: other parts may have them, too"
+            )
+        state = ours - theirs
+        state[-1] = ours[-1]  # canonical states count as one part
+        for k in range(len(state) - _MORE_ROWS - 1):
+            borrow = state[k] < 0
+            state[k] += borrow.astype(np.int64) << 40
+            state[k + 1] -= borrow
+        new = self._with(state, 0)
+        try:
+            new._require_possible()
+        except ValueError:
+            raise ValueError(f"{kind}: expected a part of the sum for -, got {other!r}") from None
+        return new
+
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
@@ -216,15 +240,21 @@ class _Sums:
         """The plain sums of both, which have `count` elements per channel."""
         raise NotImplementedError
 
+    def _require_possible(self) -> None:
+        """Raise a ValueError if no data has these exact sums."""
+        _core.state_sums(self._sums)
+
 
 @without_types_in_help
 class Statistics(_Sums):
     """Mean and variance of a part of a batch. ``+`` gives those of several parts.
 
     Parts may be slices of an array that is larger than memory, shards on several machines, or
-    micro-batches. Add them with ``+``, ``sum(parts)``, or an engine such as MPI
+    micro-batches. Add them with ``+``, ``functools.reduce(operator.add, parts)`` (``sum(parts)``
+    does the same, but is an int or Statistics to a type checker), or an engine such as MPI
     (``comm.allreduce(Statistics(part))``). Then normalize each part with `batch_norm_inference`,
-    which gives the results of `batch_norm_training`.
+    which gives the results of `batch_norm_training`. If exact, ``total - part`` takes a part out
+    again.
 
     Parameters
     ----------
@@ -240,6 +270,8 @@ class Statistics(_Sums):
     ----------
     mean, variance : ndarray of float64, shape (C,)
         The variance is biased: divided by `count`. Both are NaN without elements.
+    unbiased_variance : ndarray of float64, shape (C,)
+        Divided by ``count - 1``; NaN with fewer than two elements.
     count : int
         Number of elements of each channel, over all parts.
     channels : int
@@ -253,9 +285,10 @@ class Statistics(_Sums):
     ------
     TypeError, ValueError, MemoryError
         As for `batch_norm_training`. ValueError also for a channel of 2**53 elements or more
-        (exact: 2**39 in a part, 2**43 in all); from ``+``, if one part is exact and the other not,
-        or if they differ in dtype or channels; from the attributes, if `array` is not a sum of
-        parts of one dtype.
+        (exact: 2**39 in a part, 2**43 in all); from ``+`` and ``-``, if one part is exact and the
+        other not, or if they differ in dtype or channels; from ``-``, if the part has a NaN or Inf
+        or cannot be one of the total (TypeError: if it is not exact); from the attributes, if
+        `array` is not a sum of parts of one dtype.
 
     Notes
     -----
@@ -275,7 +308,7 @@ class Statistics(_Sums):
     --------
     >>> import numpy as np, bn_ext
     >>> src = np.array([[1.0], [3.0], [8.0]])
-    >>> statistics = sum(bn_ext.Statistics(part) for part in (src[:2], src[2:]))
+    >>> statistics = bn_ext.Statistics(src[:2]) + bn_ext.Statistics(src[2:])
     >>> statistics.mean, statistics.count
     (array([4.]), 3)
     >>> dst = bn_ext.batch_norm_inference(src, statistics.mean, statistics.variance, epsilon=0.0)
@@ -299,6 +332,64 @@ class Statistics(_Sums):
         found = _core.training_sums(src, data_format, self.exact, num_threads)
         self._sums, self._count, self.dtype = found
 
+    @classmethod
+    def from_moments(
+        cls, mean: Array, variance: Array, count: SupportsIndex, *, dtype: str = "float64"
+    ) -> Self:
+        """Statistics that others have computed, such as running ones with a count, to be added to.
+
+        Parameters
+        ----------
+        mean, variance : array, shape (C,)
+            Of each channel; the variance is biased: divided by `count`.
+        count : int
+            Number of elements of each channel.
+        dtype : str, optional
+            That of the data, whose other parts must have the same.
+
+        Returns
+        -------
+        Statistics
+            They are not exact.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has the wrong type, shape or value, such as a negative variance.
+
+        Examples
+        --------
+        >>> import numpy as np, bn_ext
+        >>> before = bn_ext.Statistics.from_moments([2.0], [1.0], 2)
+        >>> total = before + bn_ext.Statistics(np.array([[8.0]]))
+        >>> total.mean, total.count
+        (array([4.]), 3)
+        """
+        _require(dtype in [*_core.DTYPES], "dtype", _core._or(_core.DTYPES), dtype)
+        number: int = _core._as_index(count, "count", "an integer")
+        _require(0 <= number < _MOST, "count", "a number from 0 to 2**53 - 1", number)
+        found = [_core._as_array(mean, "mean"), _core._as_array(variance, "variance")]
+        for name, array in zip(("mean", "variance"), found, strict=True):
+            _core._require_dtype(name, array, _core.DTYPES)
+            fits = array.ndim == 1 and array.shape == found[0].shape
+            expected = f"{found[0].shape}, like mean" if name == "variance" else "(C,)"
+            _require(fits, name, f"shape {expected}", array.shape)
+        rows = _core.rows_of_sums(dtype, False, True)
+        sums = np.zeros((rows, *found[0].shape))
+        with _core._DefaultMode():
+            negative = np.flatnonzero(found[1] < 0)
+            if negative.size:
+                raise ValueError(
+                    f"variance: expected at least 0, got less in channel {negative[0]}"
+                )
+            if number:
+                sums[0], sums[1] = found
+                sums[1] *= number / power_above(number)
+        sums[np.isnan(sums)] = np.nan
+        new = object.__new__(cls)
+        vars(new).update(exact=False, dtype=dtype, _sums=sums, _count=number)
+        return new
+
     @property
     def mean(self) -> NDArray[np.float64]:
         """Mean of each channel."""
@@ -308,9 +399,18 @@ class Statistics(_Sums):
     @property
     def variance(self) -> NDArray[np.float64]:
         """Biased variance of each channel."""
+        return self._variance(0)
+
+    @property
+    def unbiased_variance(self) -> NDArray[np.float64]:
+        """Unbiased variance of each channel."""
+        return self._variance(1)
+
+    def _variance(self, correction: int) -> NDArray[np.float64]:
         found, count = self._found()
+        divisor = max(count - correction, 0) / power_above(count)
         with _core._DefaultMode():
-            variance: NDArray[np.float64] = found[1] / (count / power_above(count))
+            variance: NDArray[np.float64] = found[1] / divisor
         variance[np.isnan(variance)] = np.nan
         return variance
 
@@ -346,6 +446,9 @@ class Statistics(_Sums):
         _core.update_running(
             found, count, running_mean, running_variance, exponential_avg_factor, correction
         )
+
+    def _require_possible(self) -> None:
+        self._found()
 
     def _found(self) -> tuple[NDArray[np.float64], int]:
         """Means, sums of squares about them over `power_above` of the number of elements of each
@@ -434,9 +537,10 @@ class GradientSums(_Sums):
     >>> src, diff_dst = rng.standard_normal((2, 8, 4))
     >>> mean, variance = src.mean(axis=0), src.var(axis=0)
     >>> parts = [(src[:5], diff_dst[:5]), (src[5:], diff_dst[5:])]
-    >>> sums = sum(bn_ext.GradientSums(*part, mean) for part in parts)
+    >>> first, second = (bn_ext.GradientSums(*part, mean) for part in parts)
     >>> diff_src = np.concatenate([
-    ...     bn_ext.batch_norm_backward(*part, mean, variance, epsilon=1e-5, sums=sums).diff_src
+    ...     bn_ext.batch_norm_backward(
+    ...         *part, mean, variance, epsilon=1e-5, sums=first + second).diff_src
     ...     for part in parts])
     >>> whole = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, epsilon=1e-5)
     >>> np.allclose(diff_src, whole.diff_src, rtol=1e-12)

@@ -448,6 +448,94 @@ def test_a_copy_of_a_state_shares_no_memory():
 # ---- what is refused ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_a_part_is_taken_out_of_exact_sums(rng, data):
+    """What is left has all the bits of the other parts' sum."""
+    for _ in range(10):
+        scale = 10.0 ** rng.integers(-4, 4)
+        columns = [scale * rng.standard_normal((n, 5)) for n in rng.integers(0, 9, 4)]
+        of = [[a.astype(dtype(data)), a[::-1].astype(dtype(data))] for a in columns]
+        mean = rng.standard_normal(5)
+        for made in (
+            [Statistics(x, exact=True) for x, _ in of],
+            [GradientSums(x, dy, mean, exact=True) for x, dy in of],
+        ):
+            total, *others = functools.reduce(operator.add, made), *made[1:]
+            left = total - pickle.loads(pickle.dumps(made[0]))
+            assert left == functools.reduce(operator.add, others)
+            assert pickle.dumps(left) == pickle.dumps(functools.reduce(operator.add, others))
+            assert left + made[0] == total
+            assert functools.reduce(operator.sub, made, total).count == 0
+
+
+def test_what_cannot_be_taken_out(rng):
+    x = rng.standard_normal((6, 3))
+    some, all_ = Statistics(x[:2], exact=True), Statistics(x, exact=True)
+    for part in (all_, Statistics(1e3 * x[:2], exact=True)):
+        with pytest.raises(ValueError, match="^Statistics: expected a part of the sum for -, got "):
+            some + some - part
+    x[0, 1] = np.inf
+    bad = Statistics(x, exact=True)
+    with pytest.raises(ValueError, match="^Statistics: expected a part without NaN or Inf"):
+        (bad + all_) - bad
+    assert np.isfinite(((bad + all_) - all_).mean).tolist() == [True, False, True]
+    with pytest.raises(TypeError, match="^Statistics: expected exact=True for -"):
+        Statistics(x) - Statistics(x)
+    with pytest.raises(ValueError, match="one with exact=True and one with exact=False"):
+        all_ - Statistics(x)
+    for other in (0, GradientSums(x, x, x[1], exact=True)):
+        with pytest.raises(TypeError, match="^unsupported operand"):
+            all_ - other
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+@pytest.mark.parametrize("count", [1, 2, 7, 1000])
+def test_statistics_that_others_have_kept(rng, data, count):
+    """Moments of half of the data, then the other half: within rounding of the whole."""
+    x = (3 + rng.standard_normal((2 * count, 4))).astype(dtype(data))
+    first, second = Statistics(x[:count]), Statistics(x[count:])
+    kept = Statistics.from_moments(first.mean, first.variance, count, dtype=data)
+    assert all_bits([kept.mean]) == all_bits([first.mean])
+    np.testing.assert_allclose(kept.variance, first.variance, rtol=2**-51)
+    np.testing.assert_allclose((kept + second).variance, Statistics(x).variance, rtol=1e-6)
+    np.testing.assert_allclose((kept + second).mean, Statistics(x).mean, rtol=1e-6)
+    assert (kept + second).count == 2 * count
+    none = Statistics.from_moments([np.nan] * 4, np.full(4, np.nan), 0, dtype=data)
+    assert none + second == second
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (([0.0], [-1.0], 3), ValueError, "variance: expected at least 0, got less in channel 0"),
+        (
+            ([0.0], [1.0, 1.0], 3),
+            ValueError,
+            r"variance: expected shape \(1,\), like mean, got \(2,",
+        ),
+        (([[0.0]], [1.0], 3), ValueError, r"mean: expected shape \(C,\), got \(1, 1\)"),
+        (([0], [1.0], 3), TypeError, "mean: expected float32, float64, float16 or bfloat16, got i"),
+        (([0.0], [1.0], -1), ValueError, r"count: expected a number from 0 to 2\*\*53 - 1, got -1"),
+        (([0.0], [1.0], 2**53), ValueError, r"count: expected a number from 0 to 2\*\*53 - 1, got"),
+        (([0.0], [1.0], 1.5), TypeError, "count: expected an integer, got 1.5"),
+    ],
+)
+def test_moments_that_no_data_has(given, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        Statistics.from_moments(*given)
+    with pytest.raises(ValueError, match="^dtype: expected float32, float64, .* got 'float'"):
+        Statistics.from_moments([0.0], [1.0], 3, dtype="float")
+
+
+@of_both_kinds
+def test_the_unbiased_variance(rng, exact):
+    x = rng.standard_normal((9, 3))
+    for n in (0, 1, 2, 9):
+        found, total = Statistics(x[:n], exact=exact), n / max(n - 1, 1)
+        want = found.variance * total if n > 1 else np.full(3, np.nan)
+        np.testing.assert_allclose(found.unbiased_variance, want, rtol=2**-51)
+
+
 @of_both_kinds
 def test_parts_that_do_not_belong_together(rng, exact):
     """The message names both."""
