@@ -61,6 +61,7 @@ SERVER = (1 << 20, 32 << 20)
 
 
 @pytest.mark.quick
+@needs_openmp
 @pytest.mark.parametrize(
     ("dims", "threads", "caches", "jointly"),
     [

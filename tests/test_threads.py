@@ -245,6 +245,7 @@ def test_multiprocessing_by_every_method(method):
         assert pool.map_async(mixed_bits, range(6), chunksize=1).get(timeout=120) == wanted
 
 
+@needs_openmp
 @needs_linux
 def test_a_forkserver_that_has_imported_bn_ext():
     """Its children are forks of a process that has made no call."""
