@@ -42,6 +42,15 @@ def test_import_needs_numpy_alone():
     assert new <= {"bn_ext", "numpy", "cython_runtime"}
 
 
+def test_import_takes_no_time_for_types():
+    """What annotations alone need is not imported."""
+    code = (
+        "import sys, numpy; before = set(sys.modules); import bn_ext\n"
+        "print(*{'array', 'copy', 'numpy.typing', 'signal'} & (set(sys.modules) - before))"
+    )
+    assert strict(code).stdout.split() == []
+
+
 def test_import_while_others_change_the_environment():
     """They restore it, or set what bn_ext sets for OpenMP. Their last word is what stays."""
     code = """

@@ -4,6 +4,7 @@
 """
 
 import importlib
+import pydoc
 import re
 import runpy
 
@@ -57,6 +58,12 @@ def test_modules_list_public_names_alone(name):
     module = importlib.import_module(name)
     also = {*ADAPTERS, "testing"} if name == "bn_ext" else set()
     assert set(module.__all__) <= set(dir(module)) <= set(module.__all__) | also
+
+
+def test_help_has_names_of_types():
+    text = pydoc.render_doc(bn_ext.BatchNorm, renderer=pydoc.plaintext)
+    assert "freeze(self, mode: 'bool' = True) -> 'BatchNorm'" in text
+    assert "state_dict(self) -> 'dict[str, NDArray[Any]]'" in text
 
 
 def test_an_unknown_name_is_an_attribute_error():
