@@ -28,7 +28,7 @@ from bn_ext._reference.report import Finding, Report, as_array, called, judged
 from . import pages
 from .compiled import LAYOUTS, onednn, pointers
 
-MOST = 100  # seconds of a case
+MOST = 1000  # seconds of a case
 
 
 # ---- functions: {operation: function} -----------------------------------------------------------

@@ -173,7 +173,7 @@ def check_backward(
     Report
         ``print(report)`` shows each case's largest error in units of its limit, the element, what
         the function returned and what is right; ``report.worst`` is the largest of all, a
-        `Finding`; ``report.findings`` has one per case and result.
+        ``Finding``; ``report.findings`` has one per case and result.
 
     Raises
     ------
