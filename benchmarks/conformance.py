@@ -421,8 +421,8 @@ def report(options):
              f.reason or f"{f.got:.9g} instead of {f.expected:.9g}", marked(f)]
             for op, f in all_ if not f.share <= 1
         ]  # fmt: skip
-        shares = [f.share for _, f in all_ if f.share > 0 and not marked(f) and not f.reason]
-        worst = f"{max(shares):.2g}" if max(shares) < 1e6 else "over 10⁶"
+        shares = [f.share for _, f in all_ if f.share > 0 and f.expected and not marked(f)]
+        worst = "NaN, Inf" if max(shares) == np.inf else f"{max(shares):.2g}"
         crashes = sum(f.reason == "crashed" for _, f in all_)
         cells = [*(cell_of([e for o, e in found if o == op]) for op in OPERATIONS), worst, crashes]
         # Of two layouts that fare alike, one line.

@@ -138,7 +138,7 @@ def summary(found):
     return pages.markdown(first, rest)
 
 
-#: The work that the README leads with, and below v4 the only one of the page.
+#: The work that the README leads with; the page has one more at v4.
 LEADING = "pass"
 
 
@@ -147,7 +147,8 @@ def page(runs, found):
     machines, shown = [], []
     for level in dict.fromkeys(r["level"] for r in found):
         ops = dict.fromkeys(r["op"] for r in found)
-        mine = compared(found, level) if level == "v4" else compared(found, level, behind=LEADING)
+        works = [LEADING, "product"] if level == "v4" else [LEADING]
+        mine = [r for work in works for r in compared(found, level, behind=work)]
         mine += [r for r in compared(found, level, ops, ["float32"]) if r["op"] != "backward"]
         shown += mine
         machines += [f"{r['threads']} threads; {pages.short(runs[r['run']])}" for r in mine]
