@@ -177,10 +177,8 @@ static bn_coefs coefs_of(const engine *e, bn_scratch *s, bn_pass pass, formula f
     if (plan->by_runs[pass])
         return (bn_coefs){e->channels.coefs + from * plan->number_bytes, plan->problem->channels, 1,
                           ONE_FOR_ALL};
-    /* Exact moments have no pivot, so no coefficients. */
-    const bool none = pass == SUM && !e->operation->prepare[SUM];
     if (s->from[pass] != from)
-        s->coefs[pass] = expanded(e, s, pass, none ? 0 : bn_takes(f), from, n);
+        s->coefs[pass] = expanded(e, s, pass, bn_takes(f), from, n);
     s->from[pass] = from;
     return s->coefs[pass];
 }

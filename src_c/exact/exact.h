@@ -20,7 +20,7 @@ typedef struct {
 } bn_exact;
 
 static inline bn_kind_of_state bn_kind_of_sums(base_formula f) {
-    return f == MOMENTS ? BN_OF_MOMENTS : BN_OF_GRADIENTS;
+    return base_table[f].squares ? BN_OF_MOMENTS : BN_OF_GRADIENTS;
 }
 
 /* A state of zeros, as an accumulator of sums by channels. */

@@ -10,15 +10,16 @@
 
 #include "bn.h"
 
-/* How diff_dst passes the ReLU: there is no ReLU, its gate is recomputed from src, or its gate is
- * given. */
-typedef enum { NO_GATE, FROM_SRC, GATED, GATES } bn_gate;
+/* What a ReLU does: there is none; diff_dst comes back through it, and its gate is recomputed from
+ * src, or given; or it is CLIPPED's, behind a forward pass. */
+typedef enum { NO_GATE, FROM_SRC, GATED, CLIPPED, GATES } bn_gate;
 
-/* Formulas of the pass SUM, then of the pass WRITE, with diff_dst as it is given. */
+/* Formulas of the pass SUM, then of the pass WRITE, without a ReLU. */
 typedef enum {
     GRADIENTS,
     MOMENTS,
     SCALED_MOMENTS,
+    RAW_MOMENTS,
     DOUBLE_GRADIENTS,
     BACKWARD,
     FROZEN,
@@ -32,19 +33,11 @@ typedef enum {
     NOTHING = FORMULAS /* for an operation that has only one pass */
 } base_formula;
 
-/* What a kernel computes: `base` with diff_dst as it comes through the gate. */
+/* What a kernel computes: `base` with a gate. */
 typedef struct {
     base_formula base;
     bn_gate gate;
 } formula;
-
-static inline bn_gate bn_gate_of(const bn_problem *p) {
-    const bool gated = p->relu && p->data[BN_DIFF_DST]; /* else, ReLU follows a forward pass */
-    return !gated ? NO_GATE : p->data[BN_GATE] ? GATED : FROM_SRC;
-}
-static inline formula bn_formula_of(base_formula base, const bn_problem *p) {
-    return (formula){base, bn_gate_of(p)};
-}
 
 /* F(base, gate) for each formula that has kernels. */
 #define EACH_GATE(F, base) F(base, NO_GATE) F(base, FROM_SRC) F(base, GATED)
@@ -54,14 +47,16 @@ static inline formula bn_formula_of(base_formula base, const bn_problem *p) {
     F(SCALED_MOMENTS, NO_GATE)                                                                     \
     F(DOUBLE_GRADIENTS, NO_GATE)
 /* Sum formulas whose sums a caller can get without rounding. */
-#define EXACT_FORMULAS(F) EACH_GATE(F, GRADIENTS) F(MOMENTS, NO_GATE)
+#define EXACT_FORMULAS(F) EACH_GATE(F, GRADIENTS) F(RAW_MOMENTS, NO_GATE)
 #define WRITE_FORMULAS(F)                                                                          \
     EACH_GATE(F, BACKWARD)                                                                         \
     EACH_GATE(F, FROZEN)                                                                           \
     F(BACKWARD_ADD, GATED)                                                                         \
     F(FROZEN_ADD, GATED)                                                                           \
     F(NORMALIZE, NO_GATE)                                                                          \
+    F(NORMALIZE, CLIPPED)                                                                          \
     F(NORMALIZE_ADD, NO_GATE)                                                                      \
+    F(NORMALIZE_ADD, CLIPPED)                                                                      \
     F(DOUBLE_BACKWARD, NO_GATE)                                                                    \
     F(DOUBLE_FROZEN, NO_GATE)
 
@@ -80,11 +75,15 @@ enum { MOST_SUMS = 5 };
 /* Operands without the gate, which has bits, not elements. */
 #define ELEMENTS(operands) ((operands) & ~OPERAND(GATE))
 
-/* Operands (reads, writes) and coefficients (takes), as bits. */
+/* Operands (reads, writes), coefficients (takes) and gates (common), as bits. Behind a common gate,
+ * most calls use the formula, so it has extra loops. With `squares`, the second sum adds the
+ * squares of the first one's terms, which are elements: an exact sum squares them itself. */
 typedef struct {
     const char *name;
     unsigned reads, writes, takes;
     int sums;
+    unsigned common;
+    bool squares;
 } formula_needs;
 
 #define BOTH_GIVEN   (OPERAND(SRC) | OPERAND(DIFF_DST))
@@ -93,23 +92,29 @@ typedef struct {
 #define BOTH_SECOND  (OPERAND(DIFF_SRC) | OPERAND(DIFF_DIFF_DST))
 #define OF_TRAINING  (COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE))
 #define OF_NORMALIZE (COEF(MEAN) | COEF(SHIFT) | COEF(SCALE))
+#define PLAIN        (1u << NO_GATE)
+#define EVERY_GATE   (~0u)
 static const formula_needs base_table[FORMULAS + 1] = {
-    [GRADIENTS] = {"gradients", BOTH_GIVEN, 0, COEF(MEAN), 2},
-    [MOMENTS] = {"moments", OPERAND(SRC), 0, COEF(MEAN), 2},
-    [SCALED_MOMENTS] = {"scaled moments", OPERAND(SRC), 0, COEF(MEAN) | COEF(SCALE), 2},
-    [DOUBLE_GRADIENTS] = {"double gradients", GIVEN_TWICE, 0, COEF(MEAN), 5},
-    [BACKWARD] = {"backward", BOTH_GIVEN, OPERAND(DIFF_SRC), OF_TRAINING, 0},
-    [FROZEN] = {"frozen", OPERAND(DIFF_DST), OPERAND(DIFF_SRC), COEF(SCALE), 0},
-    [BACKWARD_ADD] = {"backward, add", BOTH_GIVEN, BOTH_FIRST, OF_TRAINING, 0},
-    [FROZEN_ADD] = {"frozen, add", OPERAND(DIFF_DST), BOTH_FIRST, COEF(SCALE), 0},
-    [NORMALIZE] = {"normalize", OPERAND(SRC), OPERAND(DST), OF_NORMALIZE, 0},
+    [GRADIENTS] = {"gradients", BOTH_GIVEN, 0, COEF(MEAN), 2, EVERY_GATE, false},
+    [MOMENTS] = {"moments", OPERAND(SRC), 0, COEF(MEAN), 2, PLAIN, false},
+    [SCALED_MOMENTS] = {"scaled moments", OPERAND(SRC), 0, COEF(MEAN) | COEF(SCALE), 2, 0, false},
+    [RAW_MOMENTS] = {"raw moments", OPERAND(SRC), 0, 0, 2, 0, true},
+    [DOUBLE_GRADIENTS] = {"double gradients", GIVEN_TWICE, 0, COEF(MEAN), 5, 0, false},
+    [BACKWARD] = {"backward", BOTH_GIVEN, OPERAND(DIFF_SRC), OF_TRAINING, 0, PLAIN, false},
+    [FROZEN] = {"frozen", OPERAND(DIFF_DST), OPERAND(DIFF_SRC), COEF(SCALE), 0, PLAIN, false},
+    [BACKWARD_ADD] = {"backward, add", BOTH_GIVEN, BOTH_FIRST, OF_TRAINING, 0, 0, false},
+    [FROZEN_ADD] = {"frozen, add", OPERAND(DIFF_DST), BOTH_FIRST, COEF(SCALE), 0, 0, false},
+    [NORMALIZE] = {"normalize", OPERAND(SRC), OPERAND(DST), OF_NORMALIZE, 0, PLAIN | 1u << CLIPPED,
+                   false},
     [NORMALIZE_ADD] = {"normalize, add", OPERAND(SRC) | OPERAND(SRC_1), OPERAND(DST), OF_NORMALIZE,
-                       0},
+                       0, 0, false},
     [DOUBLE_BACKWARD] = {"double backward", GIVEN_TWICE, BOTH_SECOND,
-                         OF_TRAINING | COEF(CROSS) | COEF(BEND) | COEF(OFFSET), 0},
-    [DOUBLE_FROZEN] = {"double frozen", GIVEN_TWICE, BOTH_SECOND, OF_TRAINING, 0},
-    [NOTHING] = {"nothing", 0, 0, 0, 0},
+                         OF_TRAINING | COEF(CROSS) | COEF(BEND) | COEF(OFFSET), 0, 0, false},
+    [DOUBLE_FROZEN] = {"double frozen", GIVEN_TWICE, BOTH_SECOND, OF_TRAINING, 0, 0, false},
+    [NOTHING] = {"nothing", 0, 0, 0, 0, 0, false},
 };
+#undef PLAIN
+#undef EVERY_GATE
 #undef BOTH_GIVEN
 #undef GIVEN_TWICE
 #undef BOTH_FIRST
@@ -119,9 +124,12 @@ static const formula_needs base_table[FORMULAS + 1] = {
 
 /* What a gate adds, to the name too. */
 static const formula_needs gate_table[GATES] = {
-    [NO_GATE] = {"", 0, 0, 0, 0},
-    [FROM_SRC] = {", relu", OPERAND(SRC), 0, COEF(MEAN) | COEF(SCALE) | COEF(OFFSET), 0},
-    [GATED] = {", gated", OPERAND(GATE), 0, 0, 0},
+    [NO_GATE] = {.name = ""},
+    [FROM_SRC] = {.name = ", relu",
+                  .reads = OPERAND(SRC),
+                  .takes = COEF(MEAN) | COEF(SCALE) | COEF(OFFSET)},
+    [GATED] = {.name = ", gated", .reads = OPERAND(GATE)},
+    [CLIPPED] = {.name = ", clipped"},
 };
 
 static inline unsigned bn_reads(formula f) {
@@ -138,13 +146,21 @@ static inline int bn_sum_count(formula f) {
 }
 static inline formula_needs bn_needs_of(formula f) {
     return (formula_needs){base_table[f.base].name, bn_reads(f), bn_writes(f), bn_takes(f),
-                           bn_sum_count(f)};
+                           bn_sum_count(f),         0,           false};
+}
+static inline bool bn_is_common(formula f) {
+    return base_table[f.base].common >> f.gate & 1;
 }
 
-/* Is this one of the formulas that most calls use? These formulas have extra loops. */
-static inline bool bn_is_common(formula f) {
-    return f.base == GRADIENTS || f.base == MOMENTS ||
-           (f.gate == NO_GATE && (f.base == BACKWARD || f.base == FROZEN || f.base == NORMALIZE));
+/* A gate is for formulas that read diff_dst or write dst. */
+static inline formula bn_formula_of(base_formula base, const bn_problem *p) {
+    const unsigned touched = base_table[base].reads | base_table[base].writes;
+    const bn_gate gate = !p->relu                         ? NO_GATE
+                         : touched & OPERAND(DST)         ? CLIPPED
+                         : !(touched & OPERAND(DIFF_DST)) ? NO_GATE
+                         : p->data[BN_GATE]               ? GATED
+                                                          : FROM_SRC;
+    return (formula){base, gate};
 }
 
 /* The number of planes of coefficients, up to the last that a formula takes. */

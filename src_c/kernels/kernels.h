@@ -31,8 +31,7 @@ typedef struct {
  *
  * To write: rows are strands, 1 or BN_STRANDS. Element i of a row belongs to column i; if
  * coefficients are a ring, columns wrap around. With `nontemporal`, whole registers bypass the
- * cache; a kernel then prefetches the data `ahead` channels further on, unless that is 0. With
- * `relu`, a formula that normalizes is followed by ReLU. */
+ * cache; a kernel then prefetches the data `ahead` channels further on, unless that is 0. */
 enum { BN_STRANDS = 4, BN_BOXES = 2 };
 
 typedef struct {
@@ -43,7 +42,7 @@ typedef struct {
     int64_t repeats, channels, cols;
     int rows;
     int64_t ahead;
-    bool nontemporal, relu;
+    bool nontemporal;
 } bn_box;
 
 /* The distance from an element to the next: of the gate, a bit. */

@@ -34,7 +34,7 @@ static void set_scale(const bn_channels *c, int64_t from, int64_t n, double *sca
 static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
     per_channel mean, scale, beta;
     bn_set_mean(c, from, n, mean, bn_has_low(c) ? c->value[MEAN_LOW] + from : NULL);
-    if (bn_gate_of(c->problem) == FROM_SRC) {
+    if (bn_formula_of(GRADIENTS, c->problem).gate == FROM_SRC) {
         set_scale(c, from, n, scale);
         bn_set_shift(c, COEF_OFFSET, from, n, mean, scale, beta);
     }
@@ -42,7 +42,7 @@ static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
 
 static void prepare_writes(const bn_channels *c, int64_t from, int64_t n) {
     per_channel scale;
-    if (bn_gate_of(c->problem) != FROM_SRC)
+    if (bn_formula_of(GRADIENTS, c->problem).gate != FROM_SRC)
         set_scale(c, from, n, scale);
 }
 

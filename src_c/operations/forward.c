@@ -250,4 +250,4 @@ const bn_operation BN_OF_LEVEL(bn_training)[2] = {TRAINING(NORMALIZE), TRAINING(
 const bn_operation BN_OF_LEVEL(bn_inference)[2] = {INFERENCE(NORMALIZE), INFERENCE(NORMALIZE_ADD)};
 
 /* For exact sums, which need no pivot. */
-const bn_operation BN_OF_LEVEL(bn_moments) = {.formulas = {MOMENTS, NOTHING}};
+const bn_operation BN_OF_LEVEL(bn_moments) = {.formulas = {RAW_MOMENTS, NOTHING}};

@@ -253,7 +253,6 @@ void bn_walk_writes(const bn_walk *walk, const bn_chunk *chunk) {
     const int64_t n = chunk->positions, columns = chunk->channels * p->run;
     bn_box box = box_at(p, chunk, by_runs ? chunk->n : columns);
     box.nontemporal = plan->nontemporal;
-    box.relu = p->relu;
     for (int o = 0; o < BN_OPERANDS; o++)
         box.step[o] = p->pitch[o];
     if (!by_runs && plan->dense) {

@@ -49,7 +49,7 @@ cdef extern from "kernels/kernels.h" nogil:
         int64_t repeats, channels, cols
         int rows
         int64_t ahead
-        c_bool nontemporal, relu
+        c_bool nontemporal
 
     ctypedef enum bn_layout:
         BY_COLUMNS, AS_RING, ONE_FOR_ALL
@@ -163,12 +163,11 @@ cdef bn_box box_of(box) except *:
     cdef bn_box b
     cdef int i
     memset(&b, 0, sizeof(b))
-    addresses, b.at.bit, pitches, steps, aparts, b.rows, b.repeats, b.channels, b.cols, *flags = box
+    addresses, b.at.bit, pitches, steps, aparts, b.rows, b.repeats, b.channels, b.cols, *flag = box
     for i in range(BN_OPERANDS):
         b.at.data[i] = <char *><uintptr_t>addresses[i]
         b.pitch[i], b.step[i], b.apart[i] = pitches[i], steps[i], aparts[i]
-    if flags:
-        b.nontemporal, b.relu = flags
+    b.nontemporal = any(flag)
     b.ahead = b.nontemporal  # as for the next tile: the next channel is prefetched
     return b
 
@@ -178,7 +177,7 @@ def run_sum_kernel(isa, dtype, name, str how, boxes, const unsigned char[:, ::1]
     """Run a formula's kernel that sums "columns", "short runs" or "long runs".
 
     boxes: one or two of (addresses, bit, pitches, steps, aparts, rows, repeats, channels, cols),
-    the distances by operand; to write, then nontemporal and relu. coefs: (COEFS, bytes), each row
+    the distances by operand; to write, then nontemporal. coefs: (COEFS, bytes), each row
     `stride` numbers. planes: the sums, laid out as in kernels.h; group: an array of the same size,
     as scratch memory, for columns. Nothing is checked.
     """

@@ -72,6 +72,14 @@ def with_gates(name: str, formula: Callable[[Array, Any, Any], Any]) -> dict[str
     }
 
 
+def with_clipping(name: str, formula: Callable[[Any, Any], Array]) -> dict[str, Any]:
+    """A formula of dst, without a ReLU and with it."""
+    return {
+        name: lambda x, c: {"dst": formula(x, c)},
+        f"{name}, clipped": lambda x, c: {"dst": where_positive(formula(x, c), formula(x, c))},
+    }
+
+
 def moments(xc: Array) -> tuple[Array, ...]:
     """The terms of the first two moments."""
     return xc, xc * xc
@@ -101,8 +109,8 @@ RESULTS: dict[str, Callable[[Any, Any], dict[str, Array]]] = {
     **with_gates("frozen", lambda dy, x, c: {"diff_src": c.scale * dy}),
     "backward, add, gated": lambda x, c: RESULTS["backward, gated"](x, c) | diff_src_1(x, c),
     "frozen, add, gated": lambda x, c: RESULTS["frozen, gated"](x, c) | diff_src_1(x, c),
-    "normalize": lambda x, c: {"dst": normalized(x, c)},
-    "normalize, add": lambda x, c: {"dst": normalized(x, c) + x.src_1},
+    **with_clipping("normalize", normalized),
+    **with_clipping("normalize, add", lambda x, c: normalized(x, c) + x.src_1),
     "double backward": lambda x, c: {
         "diff_src": (c.slope * x.diff_dst + c.cross * x.diff_diff_src)
         + (c.bend * (x.src - c.mean) + c.offset),

@@ -161,7 +161,6 @@ class Span:
     strands: bool = False
     nontemporal: bool = False
     channels: int = 1
-    relu: bool = False  # of formulas that normalize: does a ReLU follow?
 
     def coefs_of(self, coefs: Array, rows: int, columns: int) -> Array:
         """The coefficients of each element of (rows, columns)."""
@@ -198,7 +197,7 @@ def run_write(
     compiled.run_write_kernel(
         isa, case.dtype.name, formula,
         _box(operands, 0, (each, span.channels, 1), rows // each, each // span.channels,
-             span.channels, columns, span.nontemporal, span.relu),
+             span.channels, columns, span.nontemporal),
         coefs.view(np.uint8), coefs.shape[1], period, LAYOUTS[span.layout],
     )  # fmt: skip
 
