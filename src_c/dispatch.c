@@ -4,17 +4,17 @@
  * defines BN_LEVELS(X) as a list of X(name), lowest level first. This file has what each level
  * needs.
  */
-#include "kernels/kernels.h"
+#include "dispatch.h"
 
 #include <stddef.h>
 
-#include "operations/operation.h"
-
+#define KERNELS(code, c_name, name, computed, bytes, loses, level)                                 \
+    extern const bn_dtype_kernels bn_kernels_##c_name##_##level;
 #define DECLARE(level)                                                                             \
-    extern const bn_dtype_kernels bn_kernels_f32_##level, bn_kernels_f64_##level,                  \
-        bn_kernels_f16_##level, bn_kernels_bf16_##level;                                           \
+    BN_DTYPE_TABLE(KERNELS, level)                                                                 \
     BN_OPERATIONS_OF(level);
 BN_LEVELS(DECLARE)
+#undef KERNELS
 
 /* The x86-64 psABI's microarchitecture levels; other machines have the baseline alone. */
 enum {
@@ -23,12 +23,10 @@ enum {
     NEEDS_v4 = 4,
 };
 
+#define KERNELS(code, c_name, name, computed, bytes, loses, level)                                 \
+    [code] = &bn_kernels_##c_name##_##level,
 #define ENTRY(level)                                                                               \
-    {{#level,                                                                                      \
-      {[BN_F32] = &bn_kernels_f32_##level,                                                         \
-       [BN_F64] = &bn_kernels_f64_##level,                                                         \
-       [BN_F16] = &bn_kernels_f16_##level,                                                         \
-       [BN_BF16] = &bn_kernels_bf16_##level}},                                                     \
+    {{#level, {BN_DTYPE_TABLE(KERNELS, level)}},                                                   \
      {bn_backward_##level, bn_double_backward_##level, bn_training_##level, bn_inference_##level,  \
       &bn_moments_##level},                                                                        \
      NEEDS_##level},

@@ -4,13 +4,13 @@
 
 #include <stdbool.h>
 
-/* X(code, name in C, name in NumPy, arithmetic type, bytes, do sums need compensations?). Sums are
- * doubles; a compensation holds what rounding took from a sum. */
-#define BN_DTYPE_TABLE(X)                                                                          \
-    X(BN_F32, f32, "float32", f32, 4, false)                                                       \
-    X(BN_F64, f64, "float64", f64, 8, true)                                                        \
-    X(BN_F16, f16, "float16", f32, 2, false)                                                       \
-    X(BN_BF16, bf16, "bfloat16", f32, 2, false)
+/* X(code, name in C, name in NumPy, arithmetic type, bytes, do sums need compensations?, what else
+ * is given). Sums are doubles; a compensation holds what rounding took from a sum. */
+#define BN_DTYPE_TABLE(X, ...)                                                                     \
+    X(BN_F32, f32, "float32", f32, 4, false, __VA_ARGS__)                                          \
+    X(BN_F64, f64, "float64", f64, 8, true, __VA_ARGS__)                                           \
+    X(BN_F16, f16, "float16", f32, 2, false, __VA_ARGS__)                                          \
+    X(BN_BF16, bf16, "bfloat16", f32, 2, false, __VA_ARGS__)
 
 #define ENUMERATED(code, ...) code,
 typedef enum { BN_DTYPE_TABLE(ENUMERATED) BN_DTYPES } bn_dtype;
@@ -24,13 +24,13 @@ typedef struct {
 } bn_dtype_facts;
 
 /* f32_BYTES, f32_LOSES, ... */
-#define FACTS(code, c_name, name, computed, bytes, loses)                                          \
+#define FACTS(code, c_name, name, computed, bytes, loses, ...)                                     \
     c_name##_BYTES = bytes, c_name##_LOSES = loses,
 enum { BN_DTYPE_TABLE(FACTS) };
 #undef FACTS
 
 enum { f32_NUMBER_BYTES = 4, f64_NUMBER_BYTES = 8 };
-#define FACTS(code, c_name, name, computed, bytes, loses)                                          \
+#define FACTS(code, c_name, name, computed, bytes, loses, ...)                                     \
     [code] = {name, bytes, computed##_NUMBER_BYTES, loses},
 static const bn_dtype_facts bn_dtype_table[BN_DTYPES] = {BN_DTYPE_TABLE(FACTS)};
 #undef FACTS

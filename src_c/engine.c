@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "channel.h"
+#include "dispatch.h"
 #include "memory/memory.h"
 #include "threads/pool.h"
 #include "threads/schedule.h"
@@ -44,7 +45,7 @@ static size_t lay_out_channels(engine *e, char *memory) {
     const int64_t number_bytes = bn_dtype_table[c->problem->dtype].number_bytes;
     c->coefs = lay_out(memory, &used, e->passes.coef_planes * n, number_bytes);
     c->sums = (bn_sums){lay_out(memory, &used, e->passes.sum_planes * n, sizeof(double)), n, NULL,
-                        e->passes.needs[SUM].sums};
+                        bn_sum_count(e->passes.formula[SUM])};
     for (int i = 0; i < e->operation->values; i++)
         c->value[i] = lay_out(memory, &used, n, sizeof(double));
     e->partial = c->sums.plane;
@@ -68,9 +69,9 @@ static size_t lay_out_scratch(engine *e, bn_scratch *s, char *memory) {
     s->sums.stride = round_up(plan->columns[SUM] + BN_PAD, LINE_BYTES / sizeof(double));
     const int64_t columns = plan->passes->sums && plan->columns[SUM] ? s->sums.stride : 0;
     s->sums.plane = lay_out(memory, &used, plan->passes->sum_planes * columns, sizeof(double));
-    s->sums.group =
-        lay_out(memory, &used, plan->passes->needs[SUM].sums * columns, plan->number_bytes);
-    s->sums.count = plan->passes->needs[SUM].sums;
+    s->sums.group = lay_out(memory, &used, bn_sum_count(plan->passes->formula[SUM]) * columns,
+                            plan->number_bytes);
+    s->sums.count = bn_sum_count(plan->passes->formula[SUM]);
     if (plan->passes->exact) {
         const formula f = bn_formula_of(e->operation->formulas[SUM], plan->problem);
         bn_lay_out_exact(&s->exact, plan->problem, f, plan->by_runs[SUM], exact_positions(plan),
@@ -97,7 +98,7 @@ static void end_exact(void *engine_, void *scratch_) {
 static bn_sums partial_of(const engine *e, int64_t chunk) {
     const int64_t n = e->channels.channels;
     return (bn_sums){e->partial + chunk * e->passes.sum_planes * n, n, NULL,
-                     e->passes.needs[SUM].sums};
+                     bn_sum_count(e->passes.formula[SUM])};
 }
 
 /* Where a sum is Inf or NaN, its compensation has no meaning. */
@@ -122,11 +123,11 @@ static void add_chunks(const engine *e, int64_t from, int64_t n) {
         const bn_sums all = partial_of(e, chunk), terms = sums_from(&all, from);
         e->kernels->add(&sums, &terms, n);
     }
-    for (int i = 0; plan->passes->sum_planes > plan->passes->needs[SUM].sums &&
-                    i < plan->passes->needs[SUM].sums;
+    for (int i = 0; plan->passes->sum_planes > bn_sum_count(plan->passes->formula[SUM]) &&
+                    i < bn_sum_count(plan->passes->formula[SUM]);
          i++) {
         double *sum = sums.plane + i * sums.stride;
-        const double *compensation = sum + plan->passes->needs[SUM].sums * sums.stride;
+        const double *compensation = sum + bn_sum_count(plan->passes->formula[SUM]) * sums.stride;
         for (int64_t c = 0; c < n; c++)
             sum[c] = compensated(sum[c], compensation[c]);
     }
@@ -138,7 +139,8 @@ static void add_chunks(const engine *e, int64_t from, int64_t n) {
  * boundary has its coefficient on one too. Otherwise every load of coefficients may straddle two
  * lines, which takes up to 1.4 times as long. */
 static int64_t ring_shift(const bn_plan *plan, bool paired) {
-    const char *written = plan->problem->data[__builtin_ctz(plan->passes->needs[WRITE].writes)];
+    const char *written =
+        plan->problem->data[__builtin_ctz(bn_writes(plan->passes->formula[WRITE]))];
     const int64_t before = (int64_t)(-(uintptr_t)written % LINE_BYTES) / plan->element_bytes;
     return -(paired ? before / 2 : before) & (LINE_BYTES / plan->number_bytes - 1);
 }
@@ -318,7 +320,7 @@ static void finish_part(void *engine_, void *scratch, int64_t tile, int64_t part
 /* ---- a call ----------------------------------------------------------------- */
 
 static size_t bytes_of_sums(const engine *e) {
-    return (size_t)(e->passes.needs[SUM].sums * e->channels.channels) * sizeof(double);
+    return (size_t)(bn_sum_count(e->passes.formula[SUM]) * e->channels.channels) * sizeof(double);
 }
 
 /* Make the sums results: every NaN in them must be the canonical one; limbs must be carried. */
@@ -330,7 +332,7 @@ static void give_sums(engine *e) {
     double *sums = e->channels.problem->sums;
     const bn_vector to = {(char *)sums, sizeof *sums, BN_F64};
     const bool loses = bn_dtype_table[e->channels.problem->dtype].loses;
-    const int rows = e->passes.needs[SUM].sums + (loses ? e->operation->lows : 0);
+    const int rows = bn_sum_count(e->passes.formula[SUM]) + (loses ? e->operation->lows : 0);
     vector_write(&to, 0, rows * e->channels.channels, e->channels.sums.plane);
 }
 
@@ -384,13 +386,14 @@ static bn_passes passes_of(const bn_call *call, bool given) {
                                      operation->again};
     bn_passes passes = {.writes = call->writes};
     for (int pass = 0; pass < PASSES; pass++)
-        passes.needs[pass] = bn_needs_of(bn_formula_of(formulas[pass], p));
+        passes.formula[pass] = bn_formula_of(formulas[pass], p);
     for (size_t i = 0; i < sizeof formulas / sizeof *formulas; i++)
         passes.coef_planes =
             (int)at_least(passes.coef_planes, bn_coef_planes(bn_formula_of(formulas[i], p)));
     passes.exact = !call->writes && p->state;
     if (!passes.exact)
-        passes.sum_planes = passes.needs[SUM].sums * (bn_dtype_table[p->dtype].loses ? 2 : 1);
+        passes.sum_planes =
+            bn_sum_count(passes.formula[SUM]) * (bn_dtype_table[p->dtype].loses ? 2 : 1);
     passes.sums =
         !given && (!call->writes || operation->writes_need_sums || vectors_wanted(p, operation));
     passes.fused = passes.sums && passes.writes && !operation->writes_need_sums;
@@ -447,10 +450,10 @@ static bn_schedule schedule_of(engine *e, int threads) {
  * if its runs have several elements (measured). */
 static int64_t worth_of(const bn_problem *p, const bn_passes *passes) {
     enum { OF_CHANNEL = 8, OF_RUNS = 64, OF_GRADIENT = 5 };
-    const formula_needs *sum = &passes->needs[SUM], *write = &passes->needs[WRITE];
-    const unsigned summed = passes->sums ? sum->reads : 0;
-    const unsigned read = passes->writes && !passes->fused ? write->reads : 0;
-    const unsigned written = passes->writes ? write->writes : 0;
+    const formula sum = passes->formula[SUM], write = passes->formula[WRITE];
+    const unsigned summed = passes->sums ? bn_reads(sum) : 0;
+    const unsigned read = passes->writes && !passes->fused ? bn_reads(write) : 0;
+    const unsigned written = passes->writes ? bn_writes(write) : 0;
     const int streams = passes->exact
                             ? OF_GRADIENT /* exact sums take more time than memory does */
                             : __builtin_popcount(ELEMENTS(summed)) +

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "channel.h"
+#include "dispatch.h"
 #include "engine.h"
 #include "exact/exact.h"
 #include "memory/memory.h"

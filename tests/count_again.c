@@ -3,7 +3,7 @@
 #include <stdatomic.h>
 
 #include "count_again.h"
-#include "kernels/kernels.h"
+#include "dispatch.h"
 
 enum { MOST_LEVELS = 8 };
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "arrays/axes.h"
+#include "arrays/copies.h"
 #include "count_again.h"
 #include "machine.h"
 

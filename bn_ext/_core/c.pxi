@@ -154,11 +154,14 @@ cdef extern from "arrays/axes.h" nogil:
     c_bool bn_same_place(const bn_view *a, const bn_view *b)
     c_bool bn_overlaps_itself(const bn_view *view)
     c_bool bn_extents_meet(const bn_view *a, const bn_view *b)
+
+
+cdef extern from "arrays/copies.h" nogil:
     void bn_copy_elements(const bn_view *source, const bn_view *to, const bn_axes *axes,
                           int num_threads)
 
 
-cdef extern from "kernels/kernels.h" nogil:
+cdef extern from "dispatch.h" nogil:
     int bn_isa_count()
     const char *bn_isa_name(int level)
     int bn_isa_current()

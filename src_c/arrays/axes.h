@@ -63,10 +63,6 @@ bool bn_same_place(const bn_view *a, const bn_view *b);
 /* Might two elements of `view` share memory? False is certain; true may be a false alarm. */
 bool bn_overlaps_itself(const bn_view *view);
 
-/* Copy an array that is not empty to another of the same shape and itemsize, in this order of axes,
- * on as many threads as its size is worth (copies.c). */
-void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_axes *axes, int num_threads);
-
 /* Do the byte ranges of the two overlap, each from its first byte to its last, gaps included? */
 bool bn_extents_meet(const bn_view *a, const bn_view *b);
 

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "arrays/axes.h"
+#include "arrays/copies.h"
 #include "sizes.h"
 #include "threads/pool.h"
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/kernels.h"
+#include "dispatch.h"
 #include "sizes.h"
 #include "threads/pool.h"
 

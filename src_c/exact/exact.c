@@ -16,6 +16,7 @@
 
 #include <stdlib.h>
 
+#include "dispatch.h"
 #include "memory/memory.h"
 #include "threads/pool.h"
 

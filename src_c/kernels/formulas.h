@@ -144,10 +144,6 @@ static inline unsigned bn_takes(formula f) {
 static inline int bn_sum_count(formula f) {
     return base_table[f.base].sums;
 }
-static inline formula_needs bn_needs_of(formula f) {
-    return (formula_needs){base_table[f.base].name, bn_reads(f), bn_writes(f), bn_takes(f),
-                           bn_sum_count(f),         0,           false};
-}
 static inline bool bn_is_common(formula f) {
     return base_table[f.base].common >> f.gate & 1;
 }

@@ -7,11 +7,6 @@
 #include "bn.h"
 #include "kernels/formulas.h"
 
-/* BN_ROWS: the leaves of the tree in loops.inc. BN_GROUP: repeats whose trees are added up before
- * they join the sums. BN_STRETCH_BYTES: at every level, the size of two of the widest registers.
- * All three decide bits. */
-enum { BN_ROWS = 4, BN_GROUP = 8, BN_STRETCH_BYTES = 128 };
-
 /* Where a box begins in each operand; of the gate, `data` is its first byte and `bit` the number of
  * a bit, counted from there. */
 typedef struct {
@@ -178,19 +173,5 @@ typedef struct {
      * have the same order. */
     int lanes;
 } bn_dtype_kernels;
-
-typedef struct {
-    const char *name;
-    const bn_dtype_kernels *dtype[BN_DTYPES];
-} bn_kernels;
-
-/* ---- dispatch ---------------------------------------------------------- */
-
-int bn_isa_count(void);             /* levels this CPU can run, lowest first */
-const char *bn_isa_name(int level); /* 0 <= level < bn_isa_count() */
-int bn_isa_current(void);
-void bn_isa_use(int level);
-const bn_kernels *bn_kernels_of(int level);
-const bn_kernels *bn_kernels_current(void);
 
 #endif

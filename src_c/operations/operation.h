@@ -64,16 +64,7 @@ typedef struct {
 
 /* The .c files of this folder are compiled once per level, for faster square roots and divisions:
  * if channels have few elements, these take as long as the sums. So each level has tables of its
- * own: `backward`, indexed by whether diff_src_1 is written and by training; `double_backward`, by
- * training; `training` and `inference`, by whether src_1 is added. */
-typedef struct {
-    const bn_operation (*backward)[2], *double_backward;
-    const bn_operation *training, *inference;
-    const bn_operation *moments; /* exact, without a pivot */
-} bn_operations;
-
-const bn_operations *bn_operations_current(void);
-
+ * own (dispatch.h). */
 #define BN_OPERATIONS_OF(level)                                                                    \
     extern const bn_operation bn_backward_##level[2][2], bn_double_backward_##level[2];            \
     extern const bn_operation bn_training_##level[2], bn_inference_##level[2];                     \

@@ -14,8 +14,8 @@
 #include "sizes.h"
 
 int64_t bn_bytes_read(const bn_plan *plan) {
-    const formula_needs *needs = plan->passes->needs;
-    return __builtin_popcount(ELEMENTS(needs[SUM].reads | needs[WRITE].reads)) *
+    const formula *f = plan->passes->formula;
+    return __builtin_popcount(ELEMENTS(bn_reads(f[SUM]) | bn_reads(f[WRITE]))) *
            plan->element_bytes;
 }
 
@@ -124,8 +124,9 @@ static int64_t rows_to_write(const bn_plan *plan, int threads) {
 }
 
 static int64_t all_bytes(const bn_plan *plan) {
-    const formula_needs *sum = &plan->passes->needs[SUM], *write = &plan->passes->needs[WRITE];
-    const int tensors = __builtin_popcount(ELEMENTS(sum->reads | write->reads | write->writes));
+    const formula sum = plan->passes->formula[SUM], write = plan->passes->formula[WRITE];
+    const int tensors =
+        __builtin_popcount(ELEMENTS(bn_reads(sum) | bn_reads(write) | bn_writes(write)));
     return bn_elements(plan->problem) * tensors * plan->element_bytes;
 }
 

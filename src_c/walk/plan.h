@@ -2,18 +2,19 @@
 #ifndef BN_PLAN_H
 #define BN_PLAN_H
 
+#include "kernels/kernels.h"
 #include "sizes.h"
 #include "walk/order.h"
 
 /* What a call's passes do. */
 typedef struct {
-    formula_needs needs[PASSES]; /* of the formulas */
-    int sum_planes;              /* of sums, and of their compensations if there are any */
-    int coef_planes;             /* of coefficients that the operation's formulas take */
-    bool sums;                   /* is anything summed? */
-    bool writes;                 /* is anything written? */
-    bool exact;                  /* are the sums exact? */
-    bool fused;                  /* both in one pass, since what is written depends on no sum */
+    formula formula[PASSES];
+    int sum_planes;  /* of sums, and of their compensations if there are any */
+    int coef_planes; /* of coefficients that the operation's formulas take */
+    bool sums;       /* is anything summed? */
+    bool writes;     /* is anything written? */
+    bool exact;      /* are the sums exact? */
+    bool fused;      /* both in one pass, since what is written depends on no sum */
 } bn_passes;
 
 typedef struct {

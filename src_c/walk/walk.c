@@ -186,7 +186,7 @@ void bn_walk_sums(const bn_walk *walk, const bn_chunk *chunk) {
  * cache line or a page? */
 static bool strands_meet(const bn_walk *walk, const bn_box *box, int64_t n, int64_t bytes) {
     for (int o = 0; o < BN_OPERANDS; o++)
-        if (walk->plan->passes->needs[WRITE].writes >> o & 1 && n * box->step[o] % bytes)
+        if (bn_writes(walk->plan->passes->formula[WRITE]) >> o & 1 && n * box->step[o] % bytes)
             return false;
     return true;
 }

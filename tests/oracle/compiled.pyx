@@ -19,11 +19,16 @@ cdef extern from "bn.h" nogil:
     const bn_dtype_facts bn_dtype_table[BN_DTYPES]
 
 
+cdef extern from "walk/order.h" nogil:
+    enum:
+        BN_ROWS, BN_GROUP, BN_STRETCH_BYTES
+
+
 cdef extern from "kernels/kernels.h" nogil:
     enum:
         FORMULAS, GATES
         COEF_MEAN, COEF_SHIFT, COEF_SLOPE, COEF_SCALE, COEF_CROSS, COEF_BEND, COEF_OFFSET, COEFS
-        BN_ROWS, BN_GROUP, BN_BOXES, BN_STRANDS, BN_STRETCH_BYTES, BN_PAD, BN_RING_PAD
+        BN_BOXES, BN_STRANDS, BN_PAD, BN_RING_PAD
 
     ctypedef struct formula_needs:
         const char *name
@@ -35,7 +40,9 @@ cdef extern from "kernels/kernels.h" nogil:
 
     const formula_needs base_table[FORMULAS]
     const formula_needs gate_table[GATES]
-    formula_needs bn_needs_of(formula f)
+    unsigned bn_reads(formula f)
+    unsigned bn_writes(formula f)
+    unsigned bn_takes(formula f)
 
     ctypedef struct bn_place:
         char *data[BN_OPERANDS]
@@ -77,6 +84,8 @@ cdef extern from "kernels/kernels.h" nogil:
         void (*relu_mask)(const char *source, int64_t n, uint64_t *to)
         c_bool paired
 
+
+cdef extern from "dispatch.h" nogil:
     ctypedef struct bn_kernels:
         const bn_dtype_kernels *dtype[BN_DTYPES]
 
@@ -127,15 +136,15 @@ def interface():
     laid out AS_RING (kernels.h), have even columns first.
     "formulas" is {formula: (reads, writes, takes)}, "sums" is {formula: number of sums}.
     """
-    cdef formula_needs needs
+    cdef formula f
     roles, sums = {}, {}
     for name in formulas():
-        needs = bn_needs_of(formula_of(name))
-        sums[name] = needs.sums
+        f = formula_of(name)
+        sums[name] = base_table[f.base].sums
         roles[name] = tuple([
             tuple([names[role] for role in sorted(names) if bits >> role & 1])
-            for names, bits in ((OPERANDS, needs.reads), (OPERANDS, needs.writes),
-                                (COEFFICIENTS, needs.takes))
+            for names, bits in ((OPERANDS, bn_reads(f)), (OPERANDS, bn_writes(f)),
+                                (COEFFICIENTS, bn_takes(f)))
         ])
     return {
         "operands": tuple([OPERANDS[role] for role in range(BN_OPERANDS)]),
