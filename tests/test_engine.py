@@ -1,4 +1,4 @@
-"""The engine runs an operation tile by tile; it overwrites only what it has read."""
+"""A call runs an operation tile by tile; it overwrites only what it has read."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-/* operation.h: what the engine must know of an operation beyond its formula. */
+/* operation.h: what a call must know of an operation beyond its formulas. */
 #ifndef BN_OPERATION_H
 #define BN_OPERATION_H
 
@@ -39,7 +39,7 @@ typedef struct {
     bool writes_need_sums;
     unsigned vectors;  /* the vectors that it writes, as bits */
     double of_nothing; /* what it writes to them if no part has elements */
-    int values;        /* how many values it keeps per channel; if it has vectors, at least one */
+    int values;        /* how many values it keeps per channel */
 
     /* Any function may be NULL. Each is for n channels from `from` on: at most BN_CHANNELS_AT_ONCE,
      * except for must_repeat.

@@ -43,6 +43,7 @@ bn_call_facts bn_last_call(void) {
 
 /* ---- the work of one call ---------------------------------------------- */
 
+enum { FIRST_PASS, SECOND_PASS, BOTH_PASSES };
 typedef enum { SOLO, PHASES, LIST } order_of_work;
 enum { SOLO_TILES = 4 }; /* per thread, so that no thread waits long for the last tiles */
 
@@ -101,7 +102,7 @@ static void run_task(bn_team *team, void *scratch, int pass, int64_t tile, int64
         wait_for_all_tiles(team, scratch);
     else if (pass == SECOND_PASS)
         wait_for_tile(team, scratch, tile);
-    s->task(s->work, scratch, pass, tile, task);
+    (pass == FIRST_PASS ? s->first : s->second)(s->work, scratch, tile, task);
     if (pass == FIRST_PASS &&
         atomic_fetch_sub_explicit(&team->tile[tile].left, 1, memory_order_acq_rel) == 1)
         finish_parts(team, scratch, tile);

@@ -1,6 +1,6 @@
 /* order.c: which elements are added to which, and when: the forms, strands, groups and chunks of
- * sums, from the shape and the dtype alone. walk.c, engine.c (chunks, in order) and kernels/ carry
- * it out. docs/design.md lists what else can change a bit; plan.c cannot.
+ * sums, from the shape and the dtype alone. sum.c and kernels/ carry it out. docs/design.md lists
+ * what else can change a bit; plan.c cannot.
  *
  * Words:
  *

@@ -14,7 +14,7 @@
 #include "sizes.h"
 
 int64_t bn_bytes_read(const bn_plan *plan) {
-    const formula *f = plan->passes->formula;
+    const formula *f = plan->formula;
     return __builtin_popcount(ELEMENTS(bn_reads(f[SUM]) | bn_reads(f[WRITE]))) *
            plan->element_bytes;
 }
@@ -38,18 +38,18 @@ static int64_t tile_channels(const bn_plan *plan) {
     /* Half of a common second-level cache; in one of 2 MiB, tiles of 1 MiB took up to 1.3 times as
      * long (measured). */
     enum { MOST_BYTES = 512 << 10 };
-    if (order->row_positions > 1 || (!plan->passes->sums && plan->by_runs[WRITE]))
+    if (order->row_positions > 1 || (!(plan->half & SUMS) && plan->by_runs[WRITE]))
         return p->channels;
     /* Columns per channel; none if both passes read channels one by one. */
     const bool by_runs = plan->by_runs[SUM] && plan->by_runs[WRITE];
     const int64_t columns = by_runs ? 0 : p->run;
     const int64_t bytes = p->positions * p->run * bn_bytes_read(plan);
     int64_t width = at_most(bn_l2_bytes() / 2, MOST_BYTES) / bytes;
-    if (plan->passes->exact && columns)
+    if (plan->exact && columns)
         return at_least(at_most(EXACT_COLUMNS / columns, p->channels), 1);
-    if (!plan->passes->sums &&
+    if (!(plan->half & SUMS) &&
         order->form == SHORT_RUNS) /* then only coefficients are read again */
-        width = bn_l2_bytes() / 4 / (columns * plan->passes->coef_planes * plan->number_bytes);
+        width = bn_l2_bytes() / 4 / (columns * plan->coef_planes * plan->number_bytes);
     else if (order->form == CHANNELS_LAST ||
              width * columns < at_most(LEAST_COLUMNS, p->channels * columns))
         width = WIDEST / columns;
@@ -86,11 +86,11 @@ static int64_t channels_for(const bn_plan *plan, int64_t widest, int threads) {
     const bn_sum_order *order = &plan->order;
     enum { LINE = 32 }; /* channels: a cache line of 16-bit elements */
     const bool interleaved = order->form == CHANNELS_LAST;
-    const bool narrow_writes = interleaved && plan->passes->fused;
+    const bool narrow_writes = interleaved && plan->fused;
     const double worth = 1.1, of_rows = narrow_writes ? 0.6 : 0.875;
     const double enough = interleaved ? of_rows : busy_enough;
     const int64_t unit = interleaved ? LINE : 1;
-    if (threads == 1 || (plan->joint && !plan->passes->sums) || order->row_positions > 1)
+    if (threads == 1 || (plan->joint && !(plan->half & SUMS)) || order->row_positions > 1)
         return widest;
     int64_t tiles = ceil_div(p->channels, widest), found = widest;
     if (!interleaved)
@@ -124,7 +124,7 @@ static int64_t rows_to_write(const bn_plan *plan, int threads) {
 }
 
 static int64_t all_bytes(const bn_plan *plan) {
-    const formula sum = plan->passes->formula[SUM], write = plan->passes->formula[WRITE];
+    const formula sum = plan->formula[SUM], write = plan->formula[WRITE];
     const int tensors =
         __builtin_popcount(ELEMENTS(bn_reads(sum) | bn_reads(write) | bn_writes(write)));
     return bn_elements(plan->problem) * tensors * plan->element_bytes;
@@ -169,12 +169,12 @@ static bool exact_sums_go_by_runs(const bn_problem *p) {
 static bool writes_jointly(const bn_plan *plan, int64_t widest, int threads) {
     const bn_problem *p = plan->problem;
     const bn_sum_order *order = &plan->order;
-    if (!plan->passes->writes || plan->passes->fused)
+    if (!(plan->half & RESULTS) || plan->fused)
         return false;
     if (order->form == CHANNELS_LAST)
         return widest == p->channels;
     return plan->by_runs[WRITE] && p->positions >= TASKS_PER_THREAD * threads &&
-           (!plan->passes->sums || (plan->far && !plan->nontemporal && widest < p->channels));
+           (!(plan->half & SUMS) || (plan->far && !plan->nontemporal && widest < p->channels));
 }
 
 /* Do positions follow each other without a gap, in all operands? */
@@ -187,21 +187,15 @@ static bool is_dense(const bn_problem *p) {
     return dense;
 }
 
-bn_plan bn_plan_of(const bn_problem *p, const bn_passes *passes, bool paired, int threads) {
-    bn_plan all = {
-        .problem = p,
-        .passes = passes,
-        .order = bn_sum_order_of(p),
-        .element_bytes = bn_dtype_table[p->dtype].element_bytes,
-        .number_bytes = bn_dtype_table[p->dtype].number_bytes,
-    };
-    bn_plan *plan = &all;
+void bn_divide(bn_plan *plan, int threads) {
+    const bn_problem *p = plan->problem;
     const bn_sum_order *order = &plan->order;
     const bool short_runs = order->form == SHORT_RUNS, long_runs = order->form == LONG_RUNS;
-    plan->nontemporal = passes->writes && past_the_cache(plan);
+    plan->threads = threads;
+    plan->nontemporal = plan->half & RESULTS && past_the_cache(plan);
     plan->far = all_bytes(plan) > bn_l2_bytes();
-    plan->by_runs[SUM] = passes->exact ? exact_sums_go_by_runs(p)
-                                       : long_runs || (short_runs && sums_by_runs_are_faster(p));
+    plan->by_runs[SUM] = plan->exact ? exact_sums_go_by_runs(p)
+                                     : long_runs || (short_runs && sums_by_runs_are_faster(p));
     plan->by_runs[WRITE] = long_runs || by_runs_is_faster(plan);
     const int64_t widest = tile_channels(plan);
     plan->joint = writes_jointly(plan, widest, threads);
@@ -214,8 +208,8 @@ bn_plan bn_plan_of(const bn_problem *p, const bn_passes *passes, bool paired, in
         plan->rows_per_write = rows_to_write(plan, threads);
     plan->dense = (plan->joint || plan->tiles == 1) && !long_runs && is_dense(p);
     /* A ring's planes are whole cache lines; so are their halves if the dtype is paired. */
-    if (passes->writes && !plan->by_runs[WRITE] && (paired || (plan->dense && order->rows > 1)))
+    if (plan->half & RESULTS && !plan->by_runs[WRITE] &&
+        (plan->kernels->paired || (plan->dense && order->rows > 1)))
         plan->ring =
             round_up((plan->columns[WRITE] << (plan->columns[WRITE] & 1)) + BN_RING_PAD, 32);
-    return all;
 }

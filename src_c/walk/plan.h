@@ -1,28 +1,34 @@
-/* plan.h: how the work of a call is divided. See plan.c. */
+/* plan.h: everything about a call that no thread changes. See call.c, which makes a plan, and
+ * plan.c, which divides the work. */
 #ifndef BN_PLAN_H
 #define BN_PLAN_H
 
-#include "kernels/kernels.h"
+#include "operations/operation.h"
 #include "sizes.h"
 #include "walk/order.h"
 
-/* What a call's passes do. */
-typedef struct {
-    formula formula[PASSES];
-    int sum_planes;  /* of sums, and of their compensations if there are any */
-    int coef_planes; /* of coefficients that the operation's formulas take */
-    bool sums;       /* is anything summed? */
-    bool writes;     /* is anything written? */
-    bool exact;      /* are the sums exact? */
-    bool fused;      /* both in one pass, since what is written depends on no sum */
-} bn_passes;
+/* The half of an operation that a call runs, or the whole. A half of results takes sums that the
+ * caller gives, or needs none. */
+typedef enum { SUMS = 1, RESULTS = 2, WHOLE = SUMS | RESULTS } bn_half;
 
 typedef struct {
     const bn_problem *problem;
-    const bn_passes *passes; /* the caller keeps them */
-    bn_sum_order order;
+    const bn_operation *operation;
+    const bn_dtype_kernels *kernels;
+    bn_half half;
+    bool exact; /* are the sums exact? */
+    bool fused; /* both passes at once, since what is written depends on no sum */
+    formula formula[PASSES];
+    int sum_planes;                      /* of sums, and of their compensations if there are any */
+    int coef_planes;                     /* of coefficients that the operation's formulas take */
     int64_t element_bytes, number_bytes; /* a number has the arithmetic type */
+    bn_sum_order order;
 
+    bn_channels channels;
+    double *partial;       /* (chunks, planes, channels); if there is one chunk, channels.sums */
+    bn_accumulator *state; /* of exact sums; threads add to it */
+
+    int threads;          /* at most; the rest is for speed */
     bool nontemporal;     /* do stores bypass the cache? */
     bool far;             /* do the tensors exceed the second-level cache? */
     bool by_runs[PASSES]; /* is each run done by itself, with coefficients ONE_FOR_ALL? */
@@ -36,8 +42,8 @@ typedef struct {
     int64_t rows_per_write; /* of a joint task */
 } bn_plan;
 
-/* A plan for at most `threads` threads; `paired` is as in bn_dtype_kernels. */
-bn_plan bn_plan_of(const bn_problem *p, const bn_passes *passes, bool paired, int threads);
+/* Divide the work of a plan, which has elements, among at most so many threads. */
+void bn_divide(bn_plan *plan, int threads);
 
 /* Bytes read per element, of all operands that either pass reads. */
 int64_t bn_bytes_read(const bn_plan *plan);

@@ -1,0 +1,194 @@
+/* sum.c: carries out what order.c decides: every addition outside of kernels.
+ *
+ *     a block, a group     kernels/ (loops.inc, runs.inc): into a column's sum
+ *     a chunk's columns    into its channels' sums: keep_positions and keep_columns, or kernels
+ *     chunks               in order: bn_add_chunks
+ *
+ * A chunk goes to a kernel as boxes: rows whose blocks follow each other.
+ */
+#include "walk/sum.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- the parts of sums ------------------------------------------------------- */
+
+static bn_sums sums_from(const bn_sums *sums, int64_t column) {
+    return (bn_sums){sums->plane + column, sums->stride, sums->group, sums->count};
+}
+
+/* A chunk's sums, from a channel on. */
+static bn_sums sums_of_chunk(const bn_plan *plan, int64_t index, int64_t channel) {
+    const int64_t n = plan->problem->channels;
+    return (bn_sums){plan->partial + index * plan->sum_planes * n + channel, n, NULL,
+                     plan->channels.sums.count};
+}
+
+/* ---- a chunk ------------------------------------------------------------------ */
+
+/* A second box behind the first: fewer rows or shorter ones. Return how many boxes there are. */
+static int add_box(bn_box box[BN_BOXES], int64_t rows, int64_t repeats, int64_t cols) {
+    if (repeats == 0)
+        return 1;
+    box[1] = box[0];
+    bn_pass_repeats(&box[1], box->repeats);
+    box[1].rows = (int)rows;
+    box[1].repeats = repeats;
+    box[1].cols = cols;
+    return 2;
+}
+
+/* A chunk's rows, each of so many positions, as strands side by side: block g has row g of each
+ * strand. The last strand may be shorter; where it has ended, blocks have one row fewer. */
+static int boxes_of_strands(const bn_task *t, int64_t positions, int64_t cols,
+                            bn_box box[BN_BOXES]) {
+    const bn_problem *p = t->plan->problem;
+    const int64_t rows = t->chunk.positions / positions, length = ceil_div(rows, BN_ROWS);
+    const int64_t strands = ceil_div(rows, length), last = rows - (strands - 1) * length;
+    *box = bn_first_row(t, cols);
+    box->rows = (int)strands;
+    box->repeats = last;
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        box->step[o] = positions * p->pitch[o];
+        box->pitch[o] = length * box->step[o];
+    }
+    return add_box(box, strands - 1, length - last, cols);
+}
+
+/* A single position's run: rows are four consecutive stretches; what is left of the run is one
+ * row. */
+static int boxes_of_stretches(const bn_task *t, bn_box box[BN_BOXES]) {
+    const bn_plan *plan = t->plan;
+    const int64_t stretch = plan->order.stretch, block = BN_ROWS * stretch, n = t->chunk.n;
+    *box = bn_first_row(t, n);
+    if (n < block)
+        return 1;
+    box->rows = BN_ROWS;
+    box->repeats = n / block;
+    box->cols = stretch;
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        box->pitch[o] = stretch * bn_element_step(o, plan->element_bytes);
+        box->step[o] = BN_ROWS * box->pitch[o];
+    }
+    return add_box(box, 1, n % block > 0, n % block);
+}
+
+/* Each channel is summed in registers, with coefficients of its own. */
+static void sum_by_runs(const bn_task *t, const bn_sums *to) {
+    const bn_dtype_kernels *kernels = t->plan->kernels;
+    const bool long_runs = t->plan->order.form == LONG_RUNS;
+    bn_box box[BN_BOXES];
+    const int boxes = long_runs && t->chunk.positions == 1
+                          ? boxes_of_stretches(t, box)
+                          : boxes_of_strands(t, 1, t->chunk.n, box);
+    for (int i = 0; i < boxes; i++)
+        box[i].channels = t->chunk.channels;
+    (long_runs
+         ? kernels->sum_long_runs
+         : kernels->sum_short_runs)[t->formula.base][t->formula.gate](box, boxes, &t->coefs, to);
+}
+
+static void clear(const bn_sums *sums, int planes, int64_t columns) {
+    for (int plane = 0; plane < planes; plane++)
+        memset(sums->plane + plane * sums->stride, 0, (size_t)columns * sizeof(double));
+}
+
+/* With channels last, a channel has a column for each position of a row: add the upper half of
+ * these positions to the lower half, until one is left. */
+static void keep_positions(const bn_task *t, const bn_sums *to) {
+    const int64_t n = t->chunk.channels;
+    const bn_sums *sums = &t->scratch->sums;
+    for (int64_t m = t->plan->order.row_positions; m > 1; m -= m / 2) {
+        const bn_sums upper = sums_from(sums, (m - m / 2) * n);
+        t->plan->kernels->add(sums, &upper, m / 2 * n);
+    }
+    for (int plane = 0; plane < t->plan->sum_planes; plane++)
+        memcpy(to->plane + plane * to->stride, sums->plane + plane * sums->stride,
+               (size_t)n * sizeof(double));
+}
+
+/* With runs, a channel's columns are adjacent: add them up. */
+static void keep_columns(const bn_task *t, const bn_sums *to) {
+    const int64_t columns = t->plan->problem->run;
+    for (int64_t c = 0; c < t->chunk.channels; c++) {
+        const bn_sums own = sums_from(&t->scratch->sums, c * columns), one = sums_from(to, c);
+        t->plan->kernels->sum_columns(&own, columns, &one);
+    }
+}
+
+/* Sums a chunk's rows, each of so many positions. */
+typedef void sum_of_rows(const bn_task *t, int64_t positions);
+
+/* The last row may have fewer than `each` positions. */
+static void sum_all_rows(const bn_task *t, int64_t each, sum_of_rows *sum) {
+    bn_task left = *t;
+    left.chunk.positions = t->chunk.positions % each;
+    left.chunk.position += t->chunk.positions - left.chunk.positions;
+    if (t->chunk.positions >= each)
+        sum(t, each);
+    if (left.chunk.positions > 0)
+        sum(&left, left.chunk.positions);
+}
+
+static void sum_rows(const bn_task *t, int64_t positions) {
+    const formula f = t->formula;
+    const int64_t columns = t->chunk.channels * positions * t->plan->problem->run;
+    bn_box box[BN_BOXES];
+    const int boxes = boxes_of_strands(t, positions, columns, box);
+    t->plan->kernels->sum[f.base][f.gate](box, boxes, &t->coefs, &t->scratch->sums);
+}
+
+static void sum_by_columns(const bn_task *t, const bn_sums *to) {
+    const bn_plan *plan = t->plan;
+    clear(&t->scratch->sums, plan->sum_planes, columns_of(plan, t->chunk.channels) + BN_PAD);
+    sum_all_rows(t, plan->order.row_positions, sum_rows);
+    (plan->order.form == CHANNELS_LAST ? keep_positions : keep_columns)(t, to);
+}
+
+/* Exact sums need no order: a box has all rows, one after the other. */
+static void sum_rows_exactly(const bn_task *t, int64_t positions) {
+    const bn_problem *p = t->plan->problem;
+    const bool by_runs = t->plan->by_runs[SUM];
+    bn_box box = bn_first_row(t, by_runs ? t->chunk.n : t->chunk.channels * positions * p->run);
+    box.rows = (int)(t->chunk.positions / positions);
+    box.channels = by_runs ? t->chunk.channels : 1;
+    for (int o = 0; o < BN_OPERANDS; o++)
+        box.pitch[o] = positions * p->pitch[o];
+    bn_sum_exactly(&t->scratch->exact, &box, &t->coefs);
+}
+
+void bn_sum(const bn_task *t) {
+    const bn_plan *plan = t->plan;
+    const bn_sums to = sums_of_chunk(plan, t->index, t->chunk.channel);
+    if (plan->exact) {
+        bn_take_tile(&t->scratch->exact, t->chunk.channel, t->chunk.channels);
+        sum_all_rows(t, exact_positions(plan), sum_rows_exactly);
+    } else {
+        (plan->by_runs[SUM] ? sum_by_runs : sum_by_columns)(t, &to);
+    }
+}
+
+/* ---- chunks ------------------------------------------------------------------- */
+
+/* Where a sum is Inf or NaN, its compensation has no meaning. */
+static double compensated(double sum, double compensation) {
+    return isnan(sum + compensation) ? sum : sum + compensation;
+}
+
+/* A single chunk's sums stay as they are: none is -0, so adding them to 0 would change nothing. */
+void bn_add_chunks(const bn_plan *plan, int64_t from, int64_t n) {
+    const bn_sums sums = sums_from(&plan->channels.sums, from);
+    const int64_t chunks = plan->order.chunks > 1 ? plan->order.chunks : 0;
+    if (chunks)
+        clear(&sums, plan->sum_planes, n);
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
+        const bn_sums terms = sums_of_chunk(plan, chunk, from);
+        plan->kernels->add(&sums, &terms, n);
+    }
+    for (int i = 0; i < plan->sum_planes - sums.count; i++) {
+        double *sum = sums.plane + i * sums.stride;
+        const double *compensation = sum + sums.count * sums.stride;
+        for (int64_t c = 0; c < n; c++)
+            sum[c] = compensated(sum[c], compensation[c]);
+    }
+}

@@ -1,0 +1,51 @@
+/* task.h: what sum.c and write.c are given: a task, complete. */
+#ifndef BN_TASK_H
+#define BN_TASK_H
+
+#include "exact/exact.h"
+#include "walk/plan.h"
+
+/* A thread's own memory. A thread may alternate between the two passes, on different tiles, so each
+ * pass keeps its own coefficients. */
+typedef struct {
+    int64_t from[PASSES]; /* the channel whose coefficients come first; -1: there are none yet */
+    bn_coefs coefs[PASSES];
+    char *expanded[PASSES]; /* room for coefficients that kernels lay out */
+    bn_sums sums;
+    bn_exact exact;
+} bn_scratch;
+
+typedef struct {
+    const bn_plan *plan;
+    bn_scratch *scratch;
+    formula formula;
+    bn_chunk chunk;
+    int64_t index;  /* the chunk's, to sum it */
+    bn_coefs coefs; /* of the chunk's channels */
+    int64_t ahead;  /* channels to the tile that may be prefetched; 0: none */
+} bn_task;
+
+/* A box of one row, where the task's chunk begins. */
+static inline bn_box bn_first_row(const bn_task *t, int64_t cols) {
+    const bn_problem *p = t->plan->problem;
+    bn_box box = {.repeats = 1, .channels = 1, .rows = 1, .cols = cols};
+    int64_t by[BN_OPERANDS];
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        box.at.data[o] = p->data[o];
+        box.apart[o] = p->apart[o];
+        by[o] = t->chunk.position * p->pitch[o] + t->chunk.channel * p->apart[o] +
+                t->chunk.x * bn_element_step(o, t->plan->element_bytes);
+    }
+    bn_move(&box.at, by);
+    return box;
+}
+
+/* Move a box by so many repeats. */
+static inline void bn_pass_repeats(bn_box *box, int64_t repeats) {
+    int64_t by[BN_OPERANDS];
+    for (int o = 0; o < BN_OPERANDS; o++)
+        by[o] = repeats * box->step[o];
+    bn_move(&box->at, by);
+}
+
+#endif
