@@ -193,6 +193,11 @@ def units(source=SOURCE, machine=MACHINE, system=sys.platform):
             yield Unit(path.stem, path, [*common, *SERIAL, *openmp(system)[0], table])
 
 
+def levels_alone(built):
+    """The units that are compiled once per level, and the one that chooses among them."""
+    return [unit for unit in built if unit.name == "dispatch" or "-DBN_LEVEL=" in unit.flags[-1]]
+
+
 def door(name, path, include_dirs):
     """The unit of Cython's C file for an extension, with the folders of Python's headers."""
     # Cython declares a thread state that shadows another one.

@@ -45,18 +45,18 @@ class BuildExt(build_ext):
     def run(self):
         super().run()
         if self.inplace:  # tests call kernels of the same objects; no wheel has this extension
-            kernels = Extension("oracle.compiled", ["tests/oracle/compiled.pyx"], **LINKED)
             path = os.path.join("tests", self.get_ext_filename(kernels.name))
-            self.link(*cythonize([kernels]), path)
+            self.link(*cythonize([kernels]), path, build_c.levels_alone(build_c.units(SOURCE)))
 
     def build_extension(self, ext):
-        self.link(ext, self.get_ext_fullpath(ext.name), Path("compile_commands.json"))
+        path, database = self.get_ext_fullpath(ext.name), Path("compile_commands.json")
+        self.link(ext, path, build_c.units(SOURCE), database)
 
-    def link(self, ext, path, database=None):
-        """Compile what an extension needs, and link it to `path`."""
-        units = [*build_c.units(SOURCE)]
+    def link(self, ext, path, units, database=None):
+        """Compile units and what Cython has made, and link them to `path`."""
         # Only this unit needs Python's headers.
-        units.append(build_c.door(ext.name, ext.sources[0], self.compiler.include_dirs))
+        door = build_c.door(ext.name, ext.sources[0], self.compiler.include_dirs)
+        units = [*units, door]
         flags, command = ["-g0"] if STRIP else [], [*self.command(), *HARDENED]
         objects = build_c.compile_units(units, Path(self.build_temp), command, flags, database)
         if self.compiler.compiler_type == "msvc":
@@ -109,13 +109,9 @@ def readme():
     return re.sub(r"(?<=\]\()(?!https?:|#)", f"{url}/blob/HEAD/", text)
 
 
-LINKED = {
-    "extra_link_args": [
-        *HARDENED_LINK,
-        *(["-Wl,-s"] if STRIP and sys.platform == "linux" else []),
-    ],
-}
-core = Extension("bn_ext._core", ["bn_ext/_core/core.pyx"], **LINKED)
+LINK = [*HARDENED_LINK, *(["-Wl,-s"] if STRIP and sys.platform == "linux" else [])]
+core = Extension("bn_ext._core", ["bn_ext/_core/core.pyx"], extra_link_args=LINK)
+kernels = Extension("oracle.compiled", ["tests/oracle/compiled.pyx"], extra_link_args=LINK)
 
 demand(PROJECT["build-system"]["requires"])
 # Builds of one tree share files, even if their options differ.
