@@ -11,8 +11,7 @@ The exit status is 1 if one survived or does not compile, or if the text of a ro
 exactly once, or a heading names tests that do not exist.
 
 Most of the time goes into compiling kernels. BN_EXT_BUILD_ISAS=baseline builds one level. That is
-enough for all mutants except those of vec_avx2.h and vec_avx512.h, and one of spans.inc that needs
-wider registers (strands of unequal alignment).
+enough for all mutants except those of vec_avx2.h and vec_avx512.h.
 """
 
 import argparse

@@ -118,5 +118,5 @@ def test_coefficients_by_columns_are_not_read_past_their_end(rng, isa, data):
         coefs = region.array(case.coefs.shape, case.coefs.dtype, (0, 0), at_end=True)
         coefs[:] = case.coefs
         operands = memory.views(case, columns, 0, 4)
-        span = running.Span("by columns", columns, strands=columns % 2 == 1)
+        span = running.Span("by columns", columns, abreast=columns % 2 == 1)
         running.run_write(isa, "backward", replace(case, coefs=coefs), operands, span)

@@ -24,10 +24,11 @@ typedef struct {
  * than BN_GROUP repeats. For exact sums, a box has any number of rows and no repeats; a portion's
  * `step` leads to the data to prefetch.
  *
- * To write: rows are strands, 1 or BN_STRANDS. Element i of a row belongs to column i; if
- * coefficients are a ring, columns wrap around. With `nontemporal`, whole registers bypass the
- * cache; a kernel then prefetches the data `ahead` channels further on, unless that is 0. */
-enum { BN_STRANDS = 4, BN_BOXES = 2 };
+ * To write: there is one row or, unless coefficients are ONE_FOR_ALL, there may be BN_ABREAST.
+ * Element i of a row belongs to column i; if coefficients are a ring, columns wrap around. With
+ * `nontemporal`, whole registers of a single row bypass the cache; a kernel then prefetches the
+ * data of runs `ahead` channels further on, unless that is 0. */
+enum { BN_ABREAST = 4, BN_BOXES = 2 };
 
 typedef struct {
     bn_place at;

@@ -5,7 +5,6 @@
  * (a * x + b) compile to one instruction each. What C cannot say is in one file per
  * instruction set, vec_*.h; functions for which a set has no instruction are in vec_portable.h.
  * The other kernel code has no intrinsics. The functions are:
- *     STRANDS_SIDE_BY_SIDE         are kernels for strands worth their code?
  *     load_bytes, store_bytes      the first n bytes of a register; load_bytes makes the rest 0
  *     store_nontemporal            bypasses the cache; the address is a multiple of VEC_BYTES. It
  *                                  neither reads the line first nor evicts others, and is ordered
@@ -42,8 +41,7 @@
 #elif defined(__aarch64__)
 #include "kernels/vec_neon.h"
 #else /* correct everywhere, fast nowhere */
-#define VEC_BYTES            16
-#define STRANDS_SIDE_BY_SIDE 0
+#define VEC_BYTES 16
 #include "kernels/vec_types.h"
 #endif
 #include "kernels/vec_portable.h"

@@ -5,8 +5,7 @@
 
 #include <immintrin.h>
 
-#define VEC_BYTES            32
-#define STRANDS_SIDE_BY_SIDE 1
+#define VEC_BYTES 32
 #include "kernels/vec_types.h"
 
 #define OWN_LOAD_BYTES

@@ -4,8 +4,7 @@
 
 #include <immintrin.h>
 
-#define VEC_BYTES            64
-#define STRANDS_SIDE_BY_SIDE 1
+#define VEC_BYTES 64
 #include "kernels/vec_types.h"
 
 #define OWN_LOAD_BYTES

@@ -4,8 +4,7 @@
 
 #include <immintrin.h>
 
-#define VEC_BYTES            16
-#define STRANDS_SIDE_BY_SIDE 0
+#define VEC_BYTES 16
 #include "kernels/vec_types.h"
 
 #define OWN_NONTEMPORAL

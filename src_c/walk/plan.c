@@ -177,6 +177,15 @@ static bool writes_jointly(const bn_plan *plan, int64_t widest, int threads) {
            (!(plan->half & SUMS) || (plan->far && !plan->nontemporal && widest < p->channels));
 }
 
+/* Are rows of short runs written four at a time? If coefficients take a good part of the
+ * first-level cache, reading them once for four rows saves up to a third of the time (measured:
+ * 16x512x7x7). */
+static bool writes_abreast(const bn_plan *plan) {
+    enum { MANY_BYTES = 6 << 10 }; /* of all planes */
+    return plan->order.form == SHORT_RUNS && !plan->by_runs[WRITE] && !plan->nontemporal &&
+           plan->columns[WRITE] * plan->coef_planes * plan->number_bytes > MANY_BYTES;
+}
+
 /* Do positions follow each other without a gap, in all operands? */
 static bool is_dense(const bn_problem *p) {
     const int64_t bytes = p->channels * p->run * bn_dtype_table[p->dtype].element_bytes;
@@ -206,7 +215,8 @@ void bn_divide(bn_plan *plan, int threads) {
     plan->columns[WRITE] = plan->by_runs[WRITE] ? 0 : columns_of(plan, written);
     if (plan->joint)
         plan->rows_per_write = rows_to_write(plan, threads);
-    plan->dense = (plan->joint || plan->tiles == 1) && !long_runs && is_dense(p);
+    plan->abreast = writes_abreast(plan);
+    plan->dense = (plan->joint || plan->tiles == 1) && !long_runs && !plan->abreast && is_dense(p);
     /* A ring's planes are whole cache lines; so are their halves if the dtype is paired. */
     if (plan->half & RESULTS && !plan->by_runs[WRITE] &&
         (plan->kernels->paired || (plan->dense && order->rows > 1)))

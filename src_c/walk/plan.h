@@ -34,7 +34,8 @@ typedef struct {
     bool by_runs[PASSES]; /* is each run done by itself, with coefficients ONE_FOR_ALL? */
     /* Of a row of the widest tile or, if written jointly, of all channels; 0 if by runs. */
     int64_t columns[PASSES];
-    bool dense;   /* are the rows that a task writes contiguous? */
+    bool abreast; /* are four rows written at a time? */
+    bool dense;   /* else: are the rows that a task writes contiguous, and written as one? */
     int64_t ring; /* numbers per coefficient in the ring for writes; 0: no ring */
 
     int64_t channels_per_tile, tiles;

@@ -28,7 +28,7 @@ cdef extern from "kernels/kernels.h" nogil:
     enum:
         FORMULAS, GATES
         COEF_MEAN, COEF_SHIFT, COEF_SLOPE, COEF_SCALE, COEF_CROSS, COEF_BEND, COEF_OFFSET, COEFS
-        BN_BOXES, BN_STRANDS, BN_PAD, BN_RING_PAD
+        BN_BOXES, BN_ABREAST, BN_PAD, BN_RING_PAD
 
     ctypedef struct formula_needs:
         const char *name
@@ -150,7 +150,7 @@ def interface():
         "operands": tuple([OPERANDS[role] for role in range(BN_OPERANDS)]),
         "coefs": tuple([COEFFICIENTS[role] for role in range(COEFS)]),
         "stretch_bytes": BN_STRETCH_BYTES,
-        "sums": sums, "rows": BN_ROWS, "group": BN_GROUP, "strands": BN_STRANDS, "pad": BN_PAD,
+        "sums": sums, "rows": BN_ROWS, "group": BN_GROUP, "abreast": BN_ABREAST, "pad": BN_PAD,
         "ring_pad": BN_RING_PAD,
         "layouts": {BY_COLUMNS: "by columns", AS_RING: "as a ring", ONE_FOR_ALL: "one for all"},
         "paired": tuple([name for name in DTYPES

@@ -11,7 +11,7 @@ from oracle import arithmetic, running
 from oracle.arithmetic import GROUP, ROWS
 from oracle.dtypes import Array, Dtype
 from oracle.formulas import KERNELS, SUMS, Kernel, needs
-from oracle.running import PAIRED, REGISTER, STRANDS, Memory, Span
+from oracle.running import ABREAST, PAIRED, REGISTER, Memory, Span
 from oracle.values import Case, case_of
 
 __all__ = ["WrongBitsError", "check_kernels", "demand"]
@@ -159,11 +159,12 @@ def _spans(dtype: Dtype, columns: int, most: int, turn: int) -> Iterator[Span]:
     periods = (1, 2, 3, 7, 15, 33, 64, 100, most)
     period = min(periods[turn % len(periods)], most)
     channels = 1 + turn // 2 % 2
-    for strands, nontemporal in product((False, True), repeat=2):
-        yield Span("one for all", most, turn % (most - 1), strands, nontemporal, channels)
-        yield Span("as a ring", period, 0, strands, nontemporal)
+    for nontemporal, abreast in product((False, True), repeat=2):
+        if not abreast:
+            yield Span("one for all", most, turn % (most - 1), nontemporal, channels=channels)
+        yield Span("as a ring", period, 0, nontemporal, abreast)
         if dtype.name not in PAIRED:
-            yield Span("by columns", most, 0, strands, nontemporal)
+            yield Span("by columns", most, 0, nontemporal, abreast)
 
 
 def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
@@ -172,7 +173,7 @@ def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gene
     _, written, _ = needs(kernel)
     lengths = _share(kernel, _lengths(dtype, 6))
     most = max(columns for columns, _ in lengths)
-    rows = 2 * STRANDS
+    rows = 2 * ABREAST
     case = case_of(dtype, rows, most, rng)
     memory = Memory(dtype, rows, most, kernel)
     runs = 0

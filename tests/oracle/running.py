@@ -12,7 +12,7 @@ from oracle.formulas import GATE, OPERANDS, Kernel, needs
 from oracle.values import Case
 
 __all__ = [
-    "LAYOUTS", "PAIRED", "REGISTER", "STRANDS", "Bits", "Memory", "Span",
+    "ABREAST", "LAYOUTS", "PAIRED", "REGISTER", "Bits", "Memory", "Span",
     "run_relu_mask", "run_runs", "run_sum", "run_write",
 ]  # fmt: skip
 
@@ -25,8 +25,8 @@ Parts = tuple[tuple[int, int], ...]
 LAYOUTS: dict[str, int] = {name: code for code, name in _INTERFACE["layouts"].items()}
 #: Names of the dtypes whose rings have even columns first.
 PAIRED: tuple[str, ...] = _INTERFACE["paired"]
-#: How many strands a span may have, side by side.
-STRANDS: int = _INTERFACE["strands"]
+#: How many rows a ring may have abreast.
+ABREAST: int = _INTERFACE["abreast"]
 #: Bytes of the widest register.
 REGISTER = 64
 #: The value of bytes that a kernel must not touch.
@@ -158,8 +158,8 @@ class Span:
     layout: str
     period: int
     first: int = 0
-    strands: bool = False
     nontemporal: bool = False
+    abreast: bool = False
     channels: int = 1
 
     def coefs_of(self, coefs: Array, rows: int, columns: int) -> Array:
@@ -188,15 +188,15 @@ def run_write(
     operands: Mapping[str, Any],
     span: Span,
 ) -> None:
-    """Write (rows, columns) views of memory. A repeat is a row of each channel of the span; strands
-    share rows evenly.
+    """Write (rows, columns) views of memory. A repeat is a row of each channel of the span, or as
+    many rows as are abreast.
     """
     rows, columns = operands[OPERANDS[0]].shape
-    each = rows // STRANDS if span.strands else rows
+    each = ABREAST if span.abreast else 1
     coefs, period = _laid_out(span, case.dtype, case.coefs)
     compiled.run_write_kernel(
         isa, case.dtype.name, formula,
-        _box(operands, 0, (each, span.channels, 1), rows // each, each // span.channels,
+        _box(operands, 0, (1, span.channels * each, 1), each, rows // each // span.channels,
              span.channels, columns, span.nontemporal),
         coefs.view(np.uint8), coefs.shape[1], period, LAYOUTS[span.layout],
     )  # fmt: skip
