@@ -76,8 +76,8 @@ typedef struct {
 /* Sums by columns, in planes of `stride` doubles: `count` planes, one for each sum of the formula.
  * For BN_F64 only, `count` planes of compensations follow; they hold what rounding took from the
  * sums. (The other types sum floats in doubles and lose nothing that matters.) `group` is scratch
- * for a kernel: `count` planes in the arithmetic type, `stride` numbers apart, with room for two
- * units more than the columns. BN_PAD: kernels may add zeros to this many columns after the last.
+ * for a kernel: `count` planes in the arithmetic type, `stride` numbers apart, with room for a unit
+ * more than the columns. BN_PAD: kernels may add zeros to this many columns after the last.
  * BN_PAD is more than a unit, which has at most 32 columns (2-byte elements in a register of 64
  * bytes). */
 enum { BN_PAD = 64 };

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -60,15 +60,6 @@ def _lengths(dtype: Dtype, units: int) -> Iterator[tuple[int, int]]:
         yield 3 * unit - 1, offset
 
 
-def _wide_lengths(dtype: Dtype) -> Iterator[tuple[int, int]]:
-    """Lengths so large that kernels of every level align their reads to registers."""
-    size = dtype.bits.itemsize
-    unit = REGISTER // size
-    for offset in (0, size, 16, REGISTER - size):
-        yield 20 * unit, offset
-        yield 17 * unit + 2, offset
-
-
 def _share(kernel: Kernel, lengths: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
     """All lengths for the first formula of a pass, a third of them for any other.
 
@@ -81,7 +72,7 @@ def _share(kernel: Kernel, lengths: Iterator[tuple[int, int]]) -> list[tuple[int
 
 def check_sum_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
     """Check rows, repeats, lengths and alignments; return how often the kernel ran."""
-    lengths = _share(("sum", formula), chain(_lengths(dtype, 4), _wide_lengths(dtype)))
+    lengths = _share(("sum", formula), _lengths(dtype, 4))
     most = max(columns for columns, _ in lengths)
     shapes = list(product(range(1, ROWS + 1), (1, 2, GROUP, 2 * GROUP + 1)))
     memory = Memory(dtype, ROWS * (2 * GROUP + 1), most, ("sum", formula))
