@@ -27,8 +27,7 @@ static const bn_dtype_kernels *counted(bn_dtype dtype) {
     }
 #define COUNTING(code, c_name, ...)                                                                \
     COUNTED(code, c_name, sum)                                                                     \
-    COUNTED(code, c_name, sum_short_runs)                                                          \
-    COUNTED(code, c_name, sum_long_runs)
+    COUNTED(code, c_name, sum_runs)
 BN_DTYPE_TABLE(COUNTING)
 
 static void make_counting(void) {
@@ -38,8 +37,7 @@ static void make_counting(void) {
 #define SET(code, c_name, ...)                                                                     \
     dtype[code] = *counting[level].dtype[code];                                                    \
     dtype[code].sum[SCALED_MOMENTS][NO_GATE] = sum_##c_name;                                       \
-    dtype[code].sum_short_runs[SCALED_MOMENTS][NO_GATE] = sum_short_runs_##c_name;                 \
-    dtype[code].sum_long_runs[SCALED_MOMENTS][NO_GATE] = sum_long_runs_##c_name;                   \
+    dtype[code].sum_runs[SCALED_MOMENTS][NO_GATE] = sum_runs_##c_name;                             \
     counting[level].dtype[code] = &dtype[code];
         BN_DTYPE_TABLE(SET)
 #undef SET

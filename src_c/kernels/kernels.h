@@ -19,10 +19,10 @@ typedef struct {
  * no byte outside of these elements, but may read eight bytes more of the gate.
  *
  * To sum: a block is one repeat of up to BN_ROWS rows. If the last blocks have fewer rows, or
- * shorter ones, they are a second box, which follows the first; it has the same distances. In short
- * runs, each element keeps a column of its own until all rows are added, and neither box has more
- * than BN_GROUP repeats. For exact sums, a box has any number of rows and no repeats; a portion's
- * `step` leads to the data to prefetch.
+ * shorter ones, they are a second box, which follows the first; it has the same distances. A long
+ * run is `folded` to the columns of a stretch. In other runs, each element keeps a column of its
+ * own until all rows are added, and neither box has more than BN_GROUP repeats. For exact sums, a
+ * box has any number of rows and no repeats; a portion's `step` leads to the data to prefetch.
  *
  * To write: there is one row or, unless coefficients are ONE_FOR_ALL, there may be BN_ABREAST.
  * Element i of a row belongs to column i; if coefficients are a ring, columns wrap around. With
@@ -38,7 +38,7 @@ typedef struct {
     int64_t repeats, channels, cols;
     int rows;
     int64_t ahead;
-    bool nontemporal;
+    bool folded, nontemporal;
 } bn_box;
 
 /* The distance from an element to the next: of the gate, a bit. */
@@ -140,9 +140,8 @@ typedef void bn_write_kernel(const bn_box *box, const bn_coefs *coefs);
 typedef struct {
     /* Add to the sums of columns; coefficients are BY_COLUMNS. */
     bn_sum_kernel *sum[FORMULAS][GATES];
-    /* Set each channel's sums, one column of `sums`; coefficients are ONE_FOR_ALL. Long runs are
-     * folded to the columns of a stretch. */
-    bn_sum_kernel *sum_short_runs[FORMULAS][GATES], *sum_long_runs[FORMULAS][GATES];
+    /* Set each channel's sums, one column of `sums`; coefficients are ONE_FOR_ALL. */
+    bn_sum_kernel *sum_runs[FORMULAS][GATES];
 
     bn_write_kernel *write[FORMULAS][GATES];
 

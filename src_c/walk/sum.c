@@ -75,17 +75,17 @@ static int boxes_of_stretches(const bn_task *t, bn_box box[BN_BOXES]) {
 
 /* Each channel is summed in registers, with coefficients of its own. */
 static void sum_by_runs(const bn_task *t, const bn_sums *to) {
-    const bn_dtype_kernels *kernels = t->plan->kernels;
+    const formula f = t->formula;
     const bool long_runs = t->plan->order.form == LONG_RUNS;
     bn_box box[BN_BOXES];
     const int boxes = long_runs && t->chunk.positions == 1
                           ? boxes_of_stretches(t, box)
                           : boxes_of_strands(t, 1, t->chunk.n, box);
-    for (int i = 0; i < boxes; i++)
+    for (int i = 0; i < boxes; i++) {
         box[i].channels = t->chunk.channels;
-    (long_runs
-         ? kernels->sum_long_runs
-         : kernels->sum_short_runs)[t->formula.base][t->formula.gate](box, boxes, &t->coefs, to);
+        box[i].folded = long_runs;
+    }
+    t->plan->kernels->sum_runs[f.base][f.gate](box, boxes, &t->coefs, to);
 }
 
 static void clear(const bn_sums *sums, int planes, int64_t columns) {

@@ -56,7 +56,7 @@ cdef extern from "kernels/kernels.h" nogil:
         int64_t repeats, channels, cols
         int rows
         int64_t ahead
-        c_bool nontemporal
+        c_bool folded, nontemporal
 
     ctypedef enum bn_layout:
         BY_COLUMNS, AS_RING, ONE_FOR_ALL
@@ -78,8 +78,7 @@ cdef extern from "kernels/kernels.h" nogil:
 
     ctypedef struct bn_dtype_kernels:
         bn_sum_kernel *sum[FORMULAS][GATES]
-        bn_sum_kernel *sum_short_runs[FORMULAS][GATES]
-        bn_sum_kernel *sum_long_runs[FORMULAS][GATES]
+        bn_sum_kernel *sum_runs[FORMULAS][GATES]
         bn_write_kernel *write[FORMULAS][GATES]
         void (*relu_mask)(const char *source, int64_t n, uint64_t *to)
         c_bool paired
@@ -194,9 +193,7 @@ def run_sum_kernel(isa, dtype, name, str how, boxes, const unsigned char[:, ::1]
     cdef formula f = formula_of(name)
     cdef bint columns = how == "columns"
     cdef bn_sum_kernel *kernel = (
-        kernels.sum[f.base][f.gate] if columns
-        else kernels.sum_long_runs[f.base][f.gate] if how == "long runs"
-        else kernels.sum_short_runs[f.base][f.gate]
+        kernels.sum[f.base][f.gate] if columns else kernels.sum_runs[f.base][f.gate]
     )
     cdef bn_sums sums = sums_of(planes, group)
     cdef bn_coefs c = bn_coefs(&coefs[0, 0], stride, 0, BY_COLUMNS if columns else ONE_FOR_ALL)
@@ -204,6 +201,7 @@ def run_sum_kernel(isa, dtype, name, str how, boxes, const unsigned char[:, ::1]
     cdef int n = len(boxes)
     for i in range(n):
         box[i] = box_of(boxes[i])
+        box[i].folded = how == "long runs"
     kernel(box, n, &c, &sums)
 
 
