@@ -20,7 +20,7 @@ import numpy as np
 
 from bn_ext import _core
 from bn_ext._gated import workspace_size
-from bn_ext._names import HINTS, find_hint, refuses_other_names, without_types_in_help
+from bn_ext._names import HINTS, find_hint, refuses_other_names
 from bn_ext._sums import GradientSums, Statistics, total_of
 from bn_ext._typing import Array, DataFormat, DTypeLike, Flag, NDArray
 
@@ -71,7 +71,6 @@ class Saved(NamedTuple):
         return f"<Saved: a forward pass of {self.src.dtype} data of shape {self.src.shape}>"
 
 
-@without_types_in_help
 class BatchNorm:
     """Batch normalization as a layer, optionally followed by an addition and a ReLU.
 

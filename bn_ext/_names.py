@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import wraps
-from inspect import Signature, isfunction, signature
+from inspect import Signature, signature
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
-_Kind = TypeVar("_Kind")
 
 _CALLED = ", which is called {here} here"
 _OF_FROZEN = _CALLED + " if is_training=False"
@@ -143,14 +142,6 @@ def _bare(function: Callable[..., Any]) -> Signature:
         if p.kind is not p.VAR_KEYWORD
     ]
     return seen.replace(parameters=shown, return_annotation=seen.empty)
-
-
-def without_types_in_help(kind: type[_Kind]) -> type[_Kind]:
-    """A class whose methods `help` shows without types."""
-    for name, method in vars(kind).items():
-        if isfunction(method) and not name.startswith("_"):
-            method.__signature__ = _bare(method)  # type: ignore[attr-defined]
-    return kind
 
 
 def explains_other_names(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:

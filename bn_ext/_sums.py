@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsFloat, SupportsIn
 import numpy as np
 
 from bn_ext import _core
-from bn_ext._names import find_hint, refuses_other_names, without_types_in_help
+from bn_ext._names import find_hint, refuses_other_names
 from bn_ext._typing import Array, DataFormat, Flag, NDArray
 
 __all__ = ["GradientSums", "Statistics"]
@@ -23,6 +23,8 @@ __all__ = ["GradientSums", "Statistics"]
 _MOST = 2**53
 #: From so many parts on, `+` makes an exact sum canonical, which counts as one part.
 _MANY = 2**19
+#: The rows of a state behind its limbs; the first of them marks NaN and Inf.
+_MORE_ROWS = _core.MORE_ROWS
 
 
 def power_above(count: int) -> float:
@@ -245,7 +247,6 @@ class _Sums:
         _core.state_sums(self._sums)
 
 
-@without_types_in_help
 class Statistics(_Sums):
     """Mean and variance of a part of a batch. ``+`` gives those of several parts.
 

@@ -97,6 +97,9 @@ cdef object as_state(object state, tuple rows, int64_t *count):
     return a
 
 
+MORE_ROWS = BN_MORE_ROWS
+
+
 def rows_of_sums(str dtype, bint exact, bint of_moments):
     """The number of rows of a part's sums."""
     cdef int code = DTYPES.index(dtype)
