@@ -71,12 +71,12 @@ def bare_loop_call(problem, passes):
         return None
     reads, writes = ([problem.tensors[name] for name in names] for names in OPS[case.op])
     nbytes = problem.src.nbytes
-    _, last_level = _core._cache_sizes()
+    _, last_level = _core.cache_sizes()
     nontemporal = int(len(problem.tensors) * nbytes > NONTEMPORAL_SHARE * last_level)
     given = pointers(reads), len(reads), pointers(writes), len(writes), nbytes, passes
     calls = [
         lambda n=n: library.loop(*given, n, nontemporal)
-        for n in {1, case.threads or _core._default_threads()}
+        for n in {1, case.threads or _core.default_threads()}
     ]
     return min(calls, key=lambda call: min(burst(call, work("nothing"))))
 

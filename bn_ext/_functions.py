@@ -632,15 +632,15 @@ def batch_norm_statistics_backward(
         refuse_unknown(batch_norm_statistics_backward, next(iter(other)))
     given = {"diff_gamma": diff_gamma, "diff_beta": diff_beta, "variance": variance}
     given |= {} if gamma is None else {"gamma": gamma}
-    vectors = {name: _core._as_array(vector, name) for name, vector in given.items()}
+    vectors = {name: _core.as_array(vector, name) for name, vector in given.items()}
     first = vectors["diff_gamma"]
     for name, vector in vectors.items():
         if vector.ndim != 1 or vector.shape != first.shape:
             expected = "(C,)" if vector is first else f"{first.shape}, like diff_gamma"
             raise ValueError(f"{name}: expected shape {expected}, got {vector.shape}")
-        _core._require_dtype(name, vector, _core.DTYPES)
-    epsilon = _core._as_epsilon(epsilon)
-    with _core._DefaultMode():
+        _core.require_dtype(name, vector, _core.DTYPES)
+    epsilon = _core.as_epsilon(epsilon)
+    with _core.DefaultMode():
         wide = {name: vector.astype(np.float64) for name, vector in vectors.items()}
         found = statistics_backward(**{"gamma": None, **wide}, epsilon=epsilon)
         dtype = vectors["variance"].dtype

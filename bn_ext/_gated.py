@@ -63,7 +63,7 @@ def gated_double_backward(
     )
     both = found.diff_diff_dst
     if of_src_1 is not None:
-        with _core._DefaultMode():
+        with _core.DefaultMode():
             both += of_src_1
     if workspace is not None:
         gated(both, src, mean, workspace, options["data_format"], out=both)

@@ -181,14 +181,14 @@ class BatchNorm:
     ) -> None:
         self.dtype = _as_number(dtype)
         self.channels = _as_channels(channels)
-        self.epsilon = _core._as_epsilon(epsilon)
+        self.epsilon = _core.as_epsilon(epsilon)
         self.exponential_avg_factor, self.correction = exponential_avg_factor, correction
         self.data_format = data_format
-        self.affine = _core._as_flag(affine, "affine")
-        self.relu = _core._as_flag(relu, "relu")
-        self.track_running_stats = _core._as_flag(track_running_stats, "track_running_stats")
+        self.affine = _core.as_flag(affine, "affine")
+        self.relu = _core.as_flag(relu, "relu")
+        self.track_running_stats = _core.as_flag(track_running_stats, "track_running_stats")
         self.num_threads = num_threads
-        self.exact = _core._as_flag(exact, "exact")
+        self.exact = _core.as_flag(exact, "exact")
         self.allreduce = allreduce
         ones, zeros = np.ones(self.channels, self.dtype), np.zeros(self.channels, self.dtype)
         self.gamma: NDArray[Any] | None = ones.copy() if self.affine else None
@@ -207,7 +207,7 @@ class BatchNorm:
         """Raise now the errors that the first step would raise."""
         if self.correction is None:
             raise TypeError("correction: expected 0 or 1, got None")
-        axes = _core._as_format(self.data_format) >> 2 or 2
+        axes = _core.as_format(self.data_format) >> 2 or 2
         shape = [0] * axes
         shape[self._channel_axis] = self.channels
         _core.training(
@@ -225,7 +225,7 @@ class BatchNorm:
         """Normalize with each batch's own statistics, unless frozen; returns the layer. With `mode`
         False, this is `eval`.
         """
-        self.training = _core._as_flag(mode, "mode")
+        self.training = _core.as_flag(mode, "mode")
         return self
 
     def eval(self) -> BatchNorm:
@@ -238,7 +238,7 @@ class BatchNorm:
 
         `backward` then gives only the gradients with respect to data, and `parameters` is empty.
         """
-        self.frozen = _core._as_flag(mode, "mode")
+        self.frozen = _core.as_flag(mode, "mode")
         return self
 
     @property
@@ -291,9 +291,9 @@ class BatchNorm:
         While `forward` computes, `saved` is None. It stays so if anything but a refused argument
         ends `forward` early, such as a MemoryError or a KeyboardInterrupt.
         """
-        keep, track = _core._as_flag(keep, "keep"), _core._as_flag(track, "track")
+        keep, track = _core.as_flag(keep, "keep"), _core.as_flag(track, "track")
         data = self._as_data(src)
-        added = None if src_1 is None else _core._as_array(src_1, "src_1")
+        added = None if src_1 is None else _core.as_array(src_1, "src_1")
         state = vars(self)  # __setattr__ takes a tenth of a small call's time
         before, state["saved"] = state["saved"], None
         try:
@@ -356,7 +356,7 @@ class BatchNorm:
             getattr(total, name) == getattr(own, name) for name in kind._ALIKE
         )
         if not fits or total.count < own.count:
-            raise TypeError(f"allreduce: expected a sum with {own!r}, got {_core._shown(total)}")
+            raise TypeError(f"allreduce: expected a sum with {own!r}, got {_core.shown(total)}")
         own._check_whole(total)
         return total
 
@@ -389,16 +389,16 @@ class BatchNorm:
         """The weight of this batch in the running statistics."""
         if self.exponential_avg_factor is not None:
             return self.exponential_avg_factor
-        with _core._DefaultMode():
+        with _core.DefaultMode():
             return 1 / (self.num_batches_tracked + 1)
 
     @property
     def _channel_axis(self) -> int:
-        return 1 if not _core._as_format(self.data_format) & 1 else -1
+        return 1 if not _core.as_format(self.data_format) & 1 else -1
 
     def _as_data(self, src: Array) -> NDArray[Any]:
         """Convert src; its channels must fit the layer."""
-        data = _core._as_array(src, "src")
+        data = _core.as_array(src, "src")
         axis = self._channel_axis
         if data.ndim < 2 or data.shape[axis] == self.channels:
             return data
@@ -460,7 +460,7 @@ class BatchNorm:
         saved = own if saved is None else saved
         if not isinstance(saved, Saved):
             raise TypeError(
-                f"saved: expected the layer's `saved` after a forward, got {_core._shown(saved)}"
+                f"saved: expected the layer's `saved` after a forward, got {_core.shown(saved)}"
             )
         for name, value in self._options_of_a_pass.items():
             other = saved.options.get(name)
@@ -469,8 +469,8 @@ class BatchNorm:
                     f"saved: expected a pass of a layer with {name}={value!r}, like this one, got "
                     f"one with {name}={other!r}"
                 )
-        diff = _core._as_array(diff_dst, "diff_dst")
-        accumulate = _core._as_flag(accumulate, "accumulate")
+        diff = _core.as_array(diff_dst, "diff_dst")
+        accumulate = _core.as_flag(accumulate, "accumulate")
         param_grads = self.affine and not self.frozen
         gated = saved.added and self.relu
         gate: dict[str, Any] = {"relu": True, **saved.gate} if self.relu else {}
@@ -499,7 +499,7 @@ class BatchNorm:
         if accumulate:  # that was only to refuse arrays which must not be written
             found = _core.backward(*given, **options)
         if param_grads and accumulate:
-            with _core._DefaultMode():
+            with _core.DefaultMode():
                 self.diff_gamma += found.diff_gamma
                 self.diff_beta += found.diff_beta
         if saved is own:
@@ -587,12 +587,12 @@ class BatchNorm:
         elif name == "num_batches_tracked":
             value = _as_count(value)
         elif name in ("training", "frozen"):
-            value = _core._as_flag(value, name)
+            value = _core.as_flag(value, name)
         elif name == "saved":
             vars(self)["_used"] = False
         elif name == "allreduce":
             if value is not None and not callable(value):
-                got = _core._shown(value)
+                got = _core.shown(value)
                 raise TypeError(f"allreduce: expected a callable or None, got {got}")
             options = {name: getattr(self, name) for name in _OF_A_PASS}
             vars(self)["_options_of_a_pass"] = {**options, "allreduce": value is not None}
@@ -614,10 +614,10 @@ class BatchNorm:
         if not getattr(self, option):
             raise ValueError(f"{name}: expected None, since the layer has {option}=False")
         if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
-            raise _core._no_ndarray(array, name)
+            raise _core.no_ndarray(array, name)
         if array.shape != (self.channels,):
             raise ValueError(f"{name}: expected shape ({self.channels},), got {array.shape}")
-        _core._require_dtype(name, array, [str(self.dtype)], ", the layer's dtype")
+        _core.require_dtype(name, array, [str(self.dtype)], ", the layer's dtype")
 
     def __repr__(self) -> str:
         options = ("epsilon", "exponential_avg_factor", "correction", "data_format", "affine")
@@ -647,12 +647,12 @@ def _as_number(dtype: DTypeLike) -> np.dtype[Any]:
     except (TypeError, ValueError):
         number = None
     if number not in (np.float32, np.float64):
-        raise TypeError(f"dtype: expected float64 or float32, got {number or _core._shown(dtype)}")
+        raise TypeError(f"dtype: expected float64 or float32, got {number or _core.shown(dtype)}")
     return number
 
 
 def _as_channels(channels: SupportsIndex) -> int:
-    number: int = _core._as_index(channels, "channels", "an integer")
+    number: int = _core.as_index(channels, "channels", "an integer")
     most = np.iinfo(np.intp).max // np.dtype(np.float64).itemsize
     if not 1 <= number <= most:
         bound = "at least 1" if number < 1 else f"at most {most}"
@@ -661,7 +661,7 @@ def _as_channels(channels: SupportsIndex) -> int:
 
 
 def _as_count(count: SupportsIndex) -> int:
-    number: int = _core._as_index(count, "num_batches_tracked", "an integer")
+    number: int = _core.as_index(count, "num_batches_tracked", "an integer")
     if number < 0:
         raise ValueError(f"num_batches_tracked: expected at least 0, got {number}")
     return number
@@ -704,14 +704,14 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
     new = {}
     for name, value in state.items():
         tracked = name == "num_batches_tracked"
-        array = _as_integer(value, name) if tracked else _core._as_array(value, name)
+        array = _as_integer(value, name) if tracked else _core.as_array(value, name)
         if array.shape != own[name].shape:
             raise ValueError(f"{name}: expected shape {own[name].shape}, got {array.shape}")
         if tracked:
             _as_count(int(array))
         else:
-            _core._require_dtype(name, array, _core.DTYPES)
+            _core.require_dtype(name, array, _core.DTYPES)
         _check_writable(**{name: own[name]})
-        with _core._DefaultMode():
+        with _core.DefaultMode():
             new[name] = array.astype(own[name].dtype)
     return new

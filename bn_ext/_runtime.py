@@ -73,7 +73,7 @@ def _load_core() -> tuple[Any, dict[str, str]]:
         os.putenv(name, _SPIN[name])
     try:
         core = _import_core()
-        core._default_threads()  # LLVM's runtime reads its variables at the first call
+        core.default_threads()  # LLVM's runtime reads its variables at the first call
     finally:
         for name in unset:
             if name not in os.environ:
@@ -100,7 +100,7 @@ def available_isas() -> tuple[str, ...]:
     >>> bn_ext.available_isas()[0]
     'baseline'
     """
-    return _core._available_isas()
+    return _core.available_isas()
 
 
 def _spelled(isa: str) -> str:
@@ -129,7 +129,7 @@ def get_isa() -> str:
     >>> bn_ext.get_isa() in bn_ext.available_isas()
     True
     """
-    return _core._get_isa()
+    return _core.get_isa()
 
 
 def keep_memory(nbytes: SupportsIndex | None = None) -> int:
@@ -174,12 +174,12 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     if nbytes is None:
         limit = _KEPT_BY_DEFAULT
     else:
-        limit = _core._as_index(nbytes, "nbytes", "an integer or None")
+        limit = _core.as_index(nbytes, "nbytes", "an integer or None")
         if not 0 <= limit <= sys.maxsize:
-            got = _core._shown(limit)
+            got = _core.shown(limit)
             raise ValueError(f"nbytes: expected a number from 0 to {sys.maxsize}, got {got}")
-    before = _core._parked_limit()
-    _core._set_parked_limit(limit)
+    before = _core.parked_limit()
+    _core.set_parked_limit(limit)
     return before
 
 
@@ -219,7 +219,7 @@ def _read_environment() -> tuple[str | None, int]:
                     f"BN_EXT_ISA: expected one of {', '.join(available_isas())} (the levels that "
                     f"this CPU can run), got {name!r}"
                 )
-            _core._use_isa(name)
+            _core.use_isa(name)
         return name, _default_kept()
     except ImportError as error:
         if _is_command():  # the import precedes the command's code, which cannot catch the error
@@ -313,9 +313,9 @@ def _processor() -> str:
 
 def _threads_set_by(threads: int) -> str:
     """What sets the default number of threads to `threads`, in a few words."""
-    if not _core._has_openmp():
+    if not _core.has_openmp():
         return "the build, which has no OpenMP (docs/installation.md says how to get it)"
-    if _core._fork_limits():
+    if _core.fork_limits():
         return "the fork of this process (a copied OpenMP pool would hang)"
     # Python before 3.13 does not know process_cpu_count.
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -367,27 +367,27 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     True
     """
     if not isinstance(mode, str) or mode not in ("stdout", "dicts"):  # type: ignore[redundant-expr]
-        raise ValueError(f"mode: expected 'stdout' or 'dicts', got {_core._shown(mode)}")
+        raise ValueError(f"mode: expected 'stdout' or 'dicts', got {_core.shown(mode)}")
     import platform
 
     import numpy as np
 
-    threads, libraries = _core._default_threads(), _openmp_libraries()
+    threads, libraries = _core.default_threads(), _openmp_libraries()
     spin = "GOMP_SPINCOUNT" if any("libgomp" in path for path in libraries) else "KMP_BLOCKTIME"
     config = {
         "version": __version__,
         "isa": get_isa(),
         "available_isas": available_isas(),
         "isa_forced": _FORCED_ISA is not None,
-        "openmp": _core._has_openmp(),
-        "idle_threads_set_by": _WAIT_SET_BY[spin] if _core._has_openmp() else None,
+        "openmp": _core.has_openmp(),
+        "idle_threads_set_by": _WAIT_SET_BY[spin] if _core.has_openmp() else None,
         "openmp_libraries": tuple(libraries),
         "default_threads": threads,
         "threads_set_by": _threads_set_by(threads),
         "cpu_quota": _QUOTA,
-        "cache_sizes": _core._cache_sizes(),
-        "keep_memory": _core._parked_limit(),
-        "kept_memory": _core._parked_bytes(),
+        "cache_sizes": _core.cache_sizes(),
+        "keep_memory": _core.parked_limit(),
+        "kept_memory": _core.parked_bytes(),
         "machine": platform.machine(),
         "processor": _processor(),
         "python": platform.python_version(),
@@ -410,6 +410,6 @@ if not TYPE_CHECKING:
 _FORCED_ISA, _KEPT_BY_DEFAULT = _read_environment()
 keep_memory()
 _QUOTA = _cpu_quota()
-_core._set_threads_limit(_QUOTA or 0)
-_core._set_stack_bytes(_stack_bytes())
-_core._set_cache_sizes(*_cache_sizes())
+_core.set_threads_limit(_QUOTA or 0)
+_core.set_stack_bytes(_stack_bytes())
+_core.set_cache_sizes(*_cache_sizes())

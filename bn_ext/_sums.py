@@ -34,7 +34,7 @@ def power_above(count: int) -> float:
 
 def _require(holds: bool, name: str, expected: str, got: object) -> None:
     if not holds:
-        raise ValueError(f"{name}: expected {expected}, got {_core._shown(got)}")
+        raise ValueError(f"{name}: expected {expected}, got {_core.shown(got)}")
 
 
 def _array_of(name: str, a: Any, dtype: type, *shape: int | None) -> NDArray[Any]:
@@ -47,7 +47,7 @@ def _array_of(name: str, a: Any, dtype: type, *shape: int | None) -> NDArray[Any
     )
     if not fits:
         lengths = str(shape).replace("None", "C")
-        got = f"{a.dtype} of shape {a.shape}" if isinstance(a, np.ndarray) else _core._shown(a)
+        got = f"{a.dtype} of shape {a.shape}" if isinstance(a, np.ndarray) else _core.shown(a)
         raise ValueError(f"{name}: expected {np.dtype(dtype)} of shape {lengths}, got {got}")
     return np.array(a, order="C")
 
@@ -97,7 +97,7 @@ class _Sums:
         """What `statistics.array += ...` ends with."""
         if value is not self.array:
             raise AttributeError(
-                f"array: expected no other array, got {_core._shown(value)}; write to array[...]"
+                f"array: expected no other array, got {_core.shown(value)}; write to array[...]"
             )
 
     def __add__(self, other: Any) -> Self:
@@ -116,7 +116,7 @@ class _Sums:
             )
         if not self._count or not other._count:
             return self if self._count else other
-        with _core._DefaultMode():
+        with _core.DefaultMode():
             sums = self._joined(other, count)
         sums[np.isnan(sums)] = np.nan  # the canonical NaN, as in C
         return self._with(sums, count)
@@ -151,7 +151,7 @@ class _Sums:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        with _core._DefaultMode():
+        with _core.DefaultMode():
             return all(
                 np.array_equal(ours, theirs, equal_nan=ours.dtype.kind == "f")
                 for ours, theirs in zip(self._values(), other._values(), strict=True)
@@ -174,12 +174,12 @@ class _Sums:
     def __setstate__(self, saved: dict[str, Any]) -> None:
         """Check all of a state, which may be damaged or made up; limbs, when they are used."""
         _require(isinstance(saved, dict), "state", "a dict", saved)
-        exact = _core._as_flag(saved.get("exact"), "exact")
+        exact = _core.as_flag(saved.get("exact"), "exact")
         names = [*self._SAVED, *["_rows"] * exact]
         _require(saved.keys() == {*names}, "state", f"the names {', '.join(names)}", [*saved])
         dtype, count, sums = saved["dtype"], saved["_count"], saved["_sums"]
         known = type(dtype) is str and dtype in _core.DTYPES
-        _require(known, "dtype", _core._or(_core.DTYPES), dtype)
+        _require(known, "dtype", _core.any_of(_core.DTYPES), dtype)
         most = 0 if exact else _MOST - 1  # integers have a count of their own
         counts = type(count) is int and 0 <= count <= most
         _require(counts, "_count", f"an integer from 0 to {most}", count)
@@ -329,7 +329,7 @@ class Statistics(_Sums):
         exact: Flag = False,
         num_threads: SupportsIndex | None = None,
     ) -> None:
-        self.exact = _core._as_flag(exact, "exact")
+        self.exact = _core.as_flag(exact, "exact")
         found = _core.training_sums(src, data_format, self.exact, num_threads)
         self._sums, self._count, self.dtype = found
 
@@ -366,18 +366,18 @@ class Statistics(_Sums):
         >>> total.mean, total.count
         (array([4.]), 3)
         """
-        _require(dtype in [*_core.DTYPES], "dtype", _core._or(_core.DTYPES), dtype)
-        number: int = _core._as_index(count, "count", "an integer")
+        _require(dtype in [*_core.DTYPES], "dtype", _core.any_of(_core.DTYPES), dtype)
+        number: int = _core.as_index(count, "count", "an integer")
         _require(0 <= number < _MOST, "count", "a number from 0 to 2**53 - 1", number)
-        found = [_core._as_array(mean, "mean"), _core._as_array(variance, "variance")]
+        found = [_core.as_array(mean, "mean"), _core.as_array(variance, "variance")]
         for name, array in zip(("mean", "variance"), found, strict=True):
-            _core._require_dtype(name, array, _core.DTYPES)
+            _core.require_dtype(name, array, _core.DTYPES)
             fits = array.ndim == 1 and array.shape == found[0].shape
             expected = f"{found[0].shape}, like mean" if name == "variance" else "(C,)"
             _require(fits, name, f"shape {expected}", array.shape)
         rows = _core.rows_of_sums(dtype, False, True)
         sums = np.zeros((rows, *found[0].shape))
-        with _core._DefaultMode():
+        with _core.DefaultMode():
             negative = np.flatnonzero(found[1] < 0)
             if negative.size:
                 raise ValueError(
@@ -410,7 +410,7 @@ class Statistics(_Sums):
     def _variance(self, correction: int) -> NDArray[np.float64]:
         found, count = self._found()
         divisor = max(count - correction, 0) / power_above(count)
-        with _core._DefaultMode():
+        with _core.DefaultMode():
             variance: NDArray[np.float64] = found[1] / divisor
         variance[np.isnan(variance)] = np.nan
         return variance
@@ -573,7 +573,7 @@ class GradientSums(_Sums):
         gamma: Array | None = None,
         epsilon: SupportsFloat | None = None,
     ) -> None:
-        self.exact = _core._as_flag(exact, "exact")
+        self.exact = _core.as_flag(exact, "exact")
         found = _core.backward_sums(
             src, diff_dst, mean, data_format, self.exact, num_threads, relu, beta, dst, workspace,
             variance, gamma, epsilon,
@@ -588,7 +588,7 @@ class GradientSums(_Sums):
     def _check_whole(self, other: Self) -> None:
         super()._check_whole(other)
         ours, theirs = self._mean, other._mean
-        with _core._DefaultMode():
+        with _core.DefaultMode():
             different = (ours != theirs) & ~(np.isnan(ours) & np.isnan(theirs))
         for channel in np.flatnonzero(different)[:1].tolist():
             self._require_same(
@@ -611,6 +611,6 @@ def total_of(sums: object) -> tuple[NDArray[Any], int, str, NDArray[np.float64]]
         return None
     if not isinstance(sums, GradientSums):
         raise TypeError(
-            f"sums: expected GradientSums, the sum of those of all parts, got {_core._shown(sums)}"
+            f"sums: expected GradientSums, the sum of those of all parts, got {_core.shown(sums)}"
         )
     return sums._sums, sums._count, sums.dtype, sums._mean

@@ -14,14 +14,14 @@ __all__ = ["product", "rstd", "statistics_backward"]
 
 def product(*factors: Any) -> Any:
     """Their product. It overflows or underflows only if its value does: exponents are added."""
-    with _core._DefaultMode():
+    with _core.DefaultMode():
         numbers, exponents = zip(*map(np.frexp, factors), strict=True)
         found = np.ldexp(reduce(np.multiply, numbers), sum(exponents))
         return np.where(np.isnan(found), np.nan, found)
 
 
 def rstd(variance: Any, epsilon: float) -> Any:
-    with _core._DefaultMode():
+    with _core.DefaultMode():
         return 1 / np.sqrt(variance + epsilon)
 
 

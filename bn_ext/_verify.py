@@ -225,7 +225,7 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
 def digests(isa: str, num_threads: int | None = None) -> dict[str, str]:
     """{"dtype mode": digest} at one level."""
     before, found = bn_ext.get_isa(), dict[str, str]()
-    _core._use_isa(isa)
+    _core.use_isa(isa)
     try:
         for dtype, (kinds, modes) in product(known_dtypes(), MODES.items()):
             made = {mode: hashlib.sha256() for mode in modes}
@@ -235,7 +235,7 @@ def digests(isa: str, num_threads: int | None = None) -> dict[str, str]:
                         digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
             found |= {f"{dtype.name} {mode}": d.hexdigest()[:16] for mode, d in made.items()}
     finally:
-        _core._use_isa(before)
+        _core.use_isa(before)
     return found
 
 

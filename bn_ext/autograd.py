@@ -59,7 +59,7 @@ class _Step:
         self, shared: dict[str, Any], relu: Flag, *stats: NDArray[Any], **training: Any
     ) -> None:
         self.shared = shared  # epsilon, data_format, num_threads
-        self.relu = _core._as_flag(relu, "relu")
+        self.relu = _core.as_flag(relu, "relu")
         self.training, self.exact = training, training.get("exact", False)
         self.is_training = not stats
         self.stats: Any = stats
@@ -84,7 +84,7 @@ class _Step:
 
 def _as(diff: Any, dtype: Any) -> Any:
     """Convert a derivative; autograd may pass it in another dtype."""
-    with _core._DefaultMode():
+    with _core.DefaultMode():
         return None if diff is None else np.asarray(diff, dtype)
 
 
@@ -99,7 +99,7 @@ class _Space(VSpace):
         return _Gradients()
 
     def _add(self, ours: _Gradients, theirs: _Gradients) -> _Gradients:
-        with _core._DefaultMode():
+        with _core.DefaultMode():
             both = {name: ours[name] + theirs[name] for name in ours.keys() & theirs.keys()}
         return _Gradients({**ours, **theirs, **both})
 
@@ -114,7 +114,7 @@ DictBox.register(_Gradients)
 def _normalize(
     src: Any, gamma: Any, beta: Any, src_1: Any, mean: Any, variance: Any, step: _Step
 ) -> NDArray[Any]:
-    step.src = src = _core._as_array(src, "src")
+    step.src = src = _core.as_array(src, "src")
     options = {**step.shared, "src_1": src_1, "relu": step.relu}
     if step.relu:
         step.workspace = np.empty(workspace_size(src.size, src.ndim), np.uint8)
@@ -187,7 +187,7 @@ def _sum(*terms: tuple[Any, ...], like: Any = None) -> Any:
     products = [_vectors.product(*term) for term in terms if all(f is not None for f in term)]
     if not products:
         return None if like is None else np.zeros_like(like)
-    with _core._DefaultMode():
+    with _core.DefaultMode():
         return sum(products[1:], products[0])
 
 
@@ -204,7 +204,7 @@ def _gated(diff: Any, step: _Step) -> NDArray[Any]:
 @primitive
 def _cast(array: Any, dtype: Any) -> NDArray[Any]:
     """A copy in another dtype."""
-    with _core._DefaultMode():
+    with _core.DefaultMode():
         return np.array(array, dtype)
 
 
@@ -221,7 +221,7 @@ def _alone(grad: Any, name: str) -> _Gradients:
 def _other_axes(step: _Step) -> list[int]:
     """All axes but that of the channels."""
     axes = [*range(step.src.ndim)]
-    del axes[-1 if _core._as_format(step.shared["data_format"]) & 1 else 1]
+    del axes[-1 if _core.as_format(step.shared["data_format"]) & 1 else 1]
     return axes
 
 
@@ -235,7 +235,7 @@ def _spread(vector: Any, step: _Step) -> NDArray[Any]:
 @primitive
 def _totals(diff: Any, step: _Step) -> NDArray[np.float64]:
     """The sum of each channel."""
-    with _core._DefaultMode():
+    with _core.DefaultMode():
         totals: NDArray[np.float64] = np.sum(diff, (*_other_axes(step),), np.float64)
         return totals
 
@@ -423,7 +423,7 @@ def _constant(array: Any) -> Any:
 def _checked(check: Any, options: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Raise what a dry run of `check` raises. Return arrays, of vectors copies in float64."""
     arrays = {
-        name: array if array is None or isinstance(array, Box) else _core._as_array(array, name)
+        name: array if array is None or isinstance(array, Box) else _core.as_array(array, name)
         for name, array in given.items()
     }
     check(**{name: _constant(array) for name, array in arrays.items()}, **options, dry=True)
@@ -482,7 +482,7 @@ def batch_norm_inference(
     given = {"src": src, "gamma": gamma, "beta": beta, "src_1": src_1}
     stats = {"mean": mean, "variance": variance}
     arrays = _checked(_core.inference, {**shared, "relu": relu}, given | stats)
-    shared["epsilon"] = _core._as_epsilon(epsilon)
+    shared["epsilon"] = _core.as_epsilon(epsilon)
     traced = [arrays[name] for name in stats]
     step = _Step(shared, relu, *map(_constant, traced))
     if not any(isinstance(array, Box) for array in traced):
@@ -565,9 +565,9 @@ class BatchNorm(_layer.BatchNorm):
         except (TypeError, ValueError) as error:
             raise type(error)(
                 "parameters: expected gamma and beta, or an empty sequence, got "
-                + _core._shown(parameters)
+                + _core.shown(parameters)
             ) from None
-        tracking = self._tracking() if _core._as_flag(track, "track") else {}
+        tracking = self._tracking() if _core.as_flag(track, "track") else {}
         options = self._options(src_1)
         self._as_data(_constant(src))  # its channels must fit the layer
         if not self._from_batch():
@@ -593,6 +593,6 @@ class BatchNorm(_layer.BatchNorm):
             _refuse_returned(name)
         if name == "allreduce" and value is not None:
             raise TypeError(
-                f"allreduce: expected None, got {_core._shown(value)}; bn_ext.BatchNorm can use it"
+                f"allreduce: expected None, got {_core.shown(value)}; bn_ext.BatchNorm can use it"
             )
         super().__setattr__(name, value)

@@ -49,7 +49,7 @@ def _checked(check: Any, data: _Given, vectors: _Given, options: _Given, **more:
     """
     data = {k: _lazy(k, a) for k, a in data.items() if a is not None or k in ("src", "diff_dst")}
     src = data["src"]
-    axis = src.ndim - 1 if _core._as_format(options["data_format"]) & 1 else 1
+    axis = src.ndim - 1 if _core.as_format(options["data_format"]) & 1 else 1
     if any(map(math.isnan, src.shape[axis : axis + 1])):
         expected = "src: expected channels in chunks of known sizes"
         raise ValueError(f"{expected}, got {src.chunks}; src.compute_chunk_sizes() finds them")
@@ -79,9 +79,9 @@ def _checked(check: Any, data: _Given, vectors: _Given, options: _Given, **more:
             )
     (vectors,) = compute({k: a for k, a in vectors.items() if a is not None})
     ends = np.cumsum(src.chunks[axis])
-    pieces = {k: np.split(_core._as_array(a, k), ends) for k, a in vectors.items()}
+    pieces = {k: np.split(_core.as_array(a, k), ends) for k, a in vectors.items()}
     own = [{k: of[i].copy() for k, of in pieces.items()} for i in range(len(ends))]
-    return axis, data, own, {**options, "epsilon": _core._as_epsilon(options["epsilon"])}
+    return axis, data, own, {**options, "epsilon": _core.as_epsilon(options["epsilon"])}
 
 
 def _lazy(name: str, a: Any) -> Any:

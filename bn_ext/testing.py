@@ -219,7 +219,7 @@ def check_backward(
     ...
     """
     if dtype is not None and dtypes is not None:
-        raise TypeError(f"dtype: expected None with dtypes, got {_core._shown(dtype)}")
+        raise TypeError(f"dtype: expected None with dtypes, got {_core.shown(dtype)}")
     wanted = dtypes if dtype is None else (dtype,)
     kind = Kind("backward", data_format, is_training, relu, add)
     given = {
@@ -309,9 +309,9 @@ def _checked(
 ) -> Report:
     """Run the cases; raise AssertionError if one fails."""
     if not callable(function):
-        raise TypeError(f"function: expected a callable, got {_core._shown(function)}")
-    quick, narrow = _core._as_flag(quick, "quick"), _core._as_flag(narrow, "narrow")
-    limit = _core._as_real(limit, "limit", "a finite number >= 0", 0)
+        raise TypeError(f"function: expected a callable, got {_core.shown(function)}")
+    quick, narrow = _core.as_flag(quick, "quick"), _core.as_flag(narrow, "narrow")
+    limit = _core.as_real(limit, "limit", "a finite number >= 0", 0)
     words = as_words(skip)
     allowed = list(DTYPES)
     if operator is not None:
@@ -328,11 +328,11 @@ def _checked(
         ("skip", words or None, ("the standard cases",)),
     ):
         if value is not None and source not in sources:
-            text = f"expected only with {' or '.join(sources)}, got {_core._shown(value)}"
+            text = f"expected only with {' or '.join(sources)}, got {_core.shown(value)}"
             raise TypeError(f"{name}: {text}")
-    epsilon = _core._as_epsilon(1e-5 if epsilon is None else epsilon)
+    epsilon = _core.as_epsilon(1e-5 if epsilon is None else epsilon)
     if mine:
-        data = _core._as_array(mine["src"], "src")
+        data = _core.as_array(mine["src"], "src")
         names = [data.dtype.name]
         if names[0] in DTYPES and names[0] not in allowed:
             raise ValueError(f"src: expected any of {', '.join(allowed)}, got {names[0]}")
@@ -367,7 +367,7 @@ def as_words(skip: Any) -> list[str]:
     words = _several(skip)
     for word in words:
         if not isinstance(word, str):
-            raise TypeError(f"skip: expected words, got {_core._shown(word)}")
+            raise TypeError(f"skip: expected words, got {_core.shown(word)}")
         if not word or not any(word in name for name in RECIPES):
             raise ValueError(f"skip: expected a part of a standard case's name, got {word!r}")
     return words
@@ -381,7 +381,7 @@ def _as_dtypes(dtypes: Any, allowed: list[str]) -> list[str]:
         with suppress(TypeError, ValueError):  # np.dtype(None) is float64
             name = dtype if dtype is None or isinstance(dtype, str) else np.dtype(dtype).name
         if not isinstance(name, str) or name not in allowed:
-            got = f"{', '.join(allowed)}, got {_core._shown(name)}"
+            got = f"{', '.join(allowed)}, got {_core.shown(name)}"
             raise ValueError(f"dtypes: expected any of {got}")
         names[name] = None
     return [*names]
@@ -408,9 +408,9 @@ def demand_long_doubles(data: str) -> None:
 def _own_case(kind: Kind, src: Any, given: dict[str, Any], epsilon: float) -> Case:
     """The case of the caller's arrays; what is missing is drawn."""
     _core.training(src, epsilon=epsilon, data_format=kind.data_format, dry=True)
-    arrays = {n: _core._as_array(np.asanyarray(a), n) for n, a in given.items() if n != "src"}
+    arrays = {n: _core.as_array(np.asanyarray(a), n) for n, a in given.items() if n != "src"}
     whole = np.moveaxis(src, 1, -1) if kind.data_format == "NCX" else src
-    with _core._DefaultMode():
+    with _core.DefaultMode():
         draw = drawn("data", whole.shape, src.dtype)
         draw.src, draw.epsilon = whole, epsilon
         draw.statistics()

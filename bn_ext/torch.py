@@ -49,7 +49,7 @@ def __dir__() -> list[str]:
 
 # ---- tensors as arrays, and the options of every call -------------------------------------------
 
-_WORDS = _core._Words(
+_WORDS = _core.Words(
     {"src": "input", "gamma": "weight", "beta": "bias", "running_variance": "running_var"}
 )
 
@@ -111,7 +111,7 @@ def _writable(tensor: Tensor) -> Any:
 def _options() -> dict[str, Any]:
     """Options of every call; with no more threads than torch would use."""
     threads = torch.get_num_threads()
-    limited = threads < _core._default_threads()
+    limited = threads < _core.default_threads()
     return {"data_format": "NCX", "num_threads": threads if limited else None}
 
 
@@ -184,7 +184,7 @@ def _update(
     }  # fmt: skip
     running: dict[str, Any] = {}
     if not training:
-        with _core._DefaultMode():
+        with _core.DefaultMode():
             mean[:], variance[:] = _array(running_mean), _array(running_var)
     elif running_mean is not None and running_var is not None:
         running = {
@@ -494,7 +494,7 @@ def _wrong_kind(
     hint = ""
     if tensor.dtype not in dtypes:
         like = ", like input" if name == "src_1" else ""
-        expected = _core._or([str(each).removeprefix("torch.") for each in dtypes]) + like
+        expected = _core.any_of([str(each).removeprefix("torch.") for each in dtypes]) + like
         got = tensor.dtype
         if re.fullmatch(r"torch\.(bool|u?int(8|16|32|64)|b?float(8_\w+|16|32|64))", str(got)):
             hint = f"; pass {name}.{_FLOATS[dtypes[0]] if like else 'double'}()"
@@ -546,8 +546,8 @@ def _batch_norm(
         if tensor.shape != input.shape[1:2]:
             raise _wrong_shape(name, vectors, input)
     if not torch.compiler.is_compiling():
-        _core._as_epsilon(eps, "eps")
-        _core._as_real(momentum, "momentum", "a finite number")
+        _core.as_epsilon(eps, "eps")
+        _core.as_real(momentum, "momentum", "a finite number")
     if training and group is None and input.numel() == input.shape[1] > 0:
         raise ValueError(
             "input: expected more than one value per channel when training, got shape "
@@ -568,7 +568,7 @@ class _BatchNorm:
 
     def __init__(self, *arguments: Any, relu: bool = False, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.relu = _core._as_flag(relu, "relu")
+        self.relu = _core.as_flag(relu, "relu")
 
     def forward(self: Any, input: Tensor, src_1: Tensor | None = None) -> Tensor:
         self._check_input_dim(input)
@@ -577,7 +577,7 @@ class _BatchNorm:
         tracked = self.num_batches_tracked if self.training and kept else None
         momentum = self.momentum
         if momentum is None:  # all batches weigh the same
-            with _core._DefaultMode():
+            with _core.DefaultMode():
                 momentum = 0.0 if tracked is None else 1 / (int(tracked) + 1)
         mean, variance = (self.running_mean, self.running_var) if kept else (None, None)
         group, whole = self._over()
@@ -727,7 +727,7 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         shared = num_features, eps, momentum, affine, track_running_stats
         super().__init__(*shared, *arguments, **options)
         self.process_group = process_group
-        self.whole_gradients = _core._as_flag(whole_gradients, "whole_gradients")
+        self.whole_gradients = _core.as_flag(whole_gradients, "whole_gradients")
 
     def _check_input_dim(self, input: Tensor) -> None:
         pass  # batch_norm does

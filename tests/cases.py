@@ -188,14 +188,14 @@ def threads_used(p, **options):
 
     def used():
         p.run(bn_ext.batch_norm_backward, **options)
-        return _core._last_call()["threads"]
+        return _core.last_call()["threads"]
 
     return used() if "num_threads" in options else in_thread(used)
 
 
 def are_expected(threads, asked, tasks):
     """Does a call that asks for `asked` threads use `threads`? Without OpenMP, it uses one."""
-    return threads == (min(asked, tasks) if _core._has_openmp() else 1)
+    return threads == (min(asked, tasks) if _core.has_openmp() else 1)
 
 
 def mixed_bits(seed, num_threads=None):

@@ -50,10 +50,10 @@ def p(rng):
 
 @pytest.fixture(autouse=True)
 def _same_machine_afterwards():
-    isa, caches = bn_ext.get_isa(), _core._cache_sizes()
+    isa, caches = bn_ext.get_isa(), _core.cache_sizes()
     yield
-    _core._use_isa(isa)
-    _core._set_cache_sizes(*caches)
+    _core.use_isa(isa)
+    _core.set_cache_sizes(*caches)
 
 
 #: A forced level is tested alone; without one, the suite tests all levels.
@@ -63,7 +63,7 @@ LEVELS = [bn_ext.get_isa()] if os.environ.get("BN_EXT_ISA") else bn_ext.availabl
 @pytest.fixture(params=LEVELS)
 def isa(request):
     """Every instruction-set level that this CPU has, or the one that is forced."""
-    _core._use_isa(request.param)
+    _core.use_isa(request.param)
     return request.param
 
 

@@ -163,11 +163,11 @@ def call_until(end, seed, alone):
     while time.monotonic() < end:
         case = Case(rng)
         if alone:
-            _core._use_isa(bn_ext.available_isas()[0])
+            _core.use_isa(bn_ext.available_isas()[0])
         expected = case.plainly()
         if alone:
-            _core._use_isa(str(rng.choice(bn_ext.available_isas())))
-            _core._set_cache_sizes(*rng.choice(CACHES, 2).tolist())
+            _core.use_isa(str(rng.choice(bn_ext.available_isas())))
+            _core.set_cache_sizes(*rng.choice(CACHES, 2).tolist())
         wrong = case.wrong(expected)
         assert not wrong, f"{wrong}: {case}"
         count += 1

@@ -115,7 +115,7 @@ def run():
 
 
 if __name__ == "__main__":
-    _core._use_isa(sys.argv[1])
+    _core.use_isa(sys.argv[1])
     # Small caches make even these problems use nontemporal stores, which begin and end within rows.
-    _core._set_cache_sizes(*map(int, sys.argv[2:4]))
+    _core.set_cache_sizes(*map(int, sys.argv[2:4]))
     print(run(), "calls")

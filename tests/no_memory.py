@@ -65,7 +65,7 @@ def first_behind_the_result():
     """The first allocation whose failure ends the call KEPT when it has memory for its result."""
     for n in range(MOST):
         _, _, raised = attempt(KEPT, n)
-        if raised is not None and _core._parked_bytes():
+        if raised is not None and _core.parked_bytes():
             return n
         bn_ext.keep_memory(0)
         bn_ext.keep_memory(256 * MIB)
@@ -76,9 +76,9 @@ def keep_a_block():
     """Leave memory for a later result: that of a call which fails before it writes to it, because
     writing so much would take longer than all else here.
     """
-    if not _core._parked_bytes():
+    if not _core.parked_bytes():
         attempt(KEPT, first_behind_the_result())
-        assert _core._parked_bytes()
+        assert _core.parked_bytes()
 
 
 def check(call, out, prepare=lambda: None):

@@ -151,9 +151,9 @@ def test_bytes_of_an_operation():
     assert (found["bytes"], found["bytes_moved"]) == (48, 5 * 48)
 
 
-@pytest.mark.skipif(_core._default_threads() == 1, reason="one thread by default here")
+@pytest.mark.skipif(_core.default_threads() == 1, reason="one thread by default here")
 def test_threads_are_those_that_took_part():
-    default = _core._default_threads()
+    default = _core.default_threads()
     small, large = (row_of(shape, "NXC", "float32") for shape in ((2, 3), (64, 64, 56, 56)))
     assert (small["threads"], small["threads_used"]) == (default, 1)
     assert 1 < large["threads_used"] <= default

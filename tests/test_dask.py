@@ -249,9 +249,9 @@ def test_tasks_have_one_thread_by_default(rng):
     with dask.config.set(scheduler="synchronous"):
         for threads, options in (1, {}), (3, {"num_threads": 3}):
             for result in backward(q, **options).diff_src, training(q, **options).dst:
-                assert _core._last_call()["threads"] == threads
+                assert _core.last_call()["threads"] == threads
                 result.compute()
-                assert _core._last_call()["threads"] == threads
+                assert _core.last_call()["threads"] == threads
 
 
 # ---- what is refused ------------------------------------------------------------------------

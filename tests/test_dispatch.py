@@ -66,5 +66,5 @@ def test_unknown_isa_is_an_import_error(isa):
 
 def test_switching_in_process():
     for isa in ISAS:
-        _core._use_isa(isa)
+        _core.use_isa(isa)
         assert bn_ext.get_isa() == isa

@@ -51,7 +51,7 @@ def test_too_many_elements(exact):
 
 def test_words_of_a_specification(p):
     """A specification has its own names for outputs, too."""
-    words = _core._Words({"src": "input", "out: mean": "save_mean", "gamma": "weight"})
+    words = _core.Words({"src": "input", "out: mean": "save_mean", "gamma": "weight"})
     for out, message in (
         ((None, p.gamma, None), "^save_mean: shares memory with weight$"),
         ((None, p.gamma.tolist(), None), "^save_mean: expected a numpy.ndarray, got list$"),

@@ -89,7 +89,7 @@ def test_operands_may_be_one_array(rng, member):
 )
 def test_stores_past_the_cache_to_odd_addresses(rng, isa, data_format, dims):
     """Results go to fields of packed records, so row strides are not multiples of the itemsize."""
-    _core._set_cache_sizes(1, 1)
+    _core.set_cache_sizes(1, 1)
     for data, vector in DTYPES:
         p = Problem(rng, dims, data_format, data, vector)
         record = np.dtype([("x", dtype(data), dims[1:]), ("odd", "u1")])
@@ -106,7 +106,7 @@ def test_stores_past_the_cache_to_odd_addresses(rng, isa, data_format, dims):
 
 def test_results_past_the_cache_each_with_gaps_of_its_own(rng, isa):
     """Stores of whole registers would fit one result's channels, but not the other's."""
-    _core._set_cache_sizes(1 << 20, 1)  # several channels per tile
+    _core.set_cache_sizes(1 << 20, 1)  # several channels per tile
     for types in DTYPES:
         p = problem(rng, (1, 5, 900), "NCX", *types)
         for member in MEMBERS.values():

@@ -28,7 +28,7 @@ def only_ours():
 
 
 def kept():
-    return _core._parked_bytes()
+    return _core.parked_bytes()
 
 
 def result(mib=16.0):

@@ -64,7 +64,7 @@ def test_a_call_that_fails_gives_back_its_share():
     """With results given, a call allocates only working memory, for which too little is left."""
     errors, threads = run("pool", "failed")
     assert errors == ["bn_ext: not enough memory for sums and coefficients"] * 3
-    assert threads == min(_core._default_threads(), 34)  # all that the call is worth
+    assert threads == min(_core.default_threads(), 34)  # all that the call is worth
 
 
 @pytest.mark.parametrize("within", [False, True])

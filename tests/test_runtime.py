@@ -54,7 +54,7 @@ CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.
         ("", {"OMP_NUM_THREADS": "1,4"}, 1, "OMP_NUM_THREADS"),
         ("import threadpoolctl; limit = threadpoolctl.threadpool_limits(1)", {}, 1,
          "OpenMP's current limit"),
-        ("bn_ext._core._set_threads_limit(1); bn_ext._runtime._QUOTA = 1", {}, 1,
+        ("bn_ext._core.set_threads_limit(1); bn_ext._runtime._QUOTA = 1", {}, 1,
          "the container's CPU quota"),
     ],
 )  # fmt: skip

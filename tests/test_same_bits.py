@@ -44,7 +44,7 @@ CIRCUMSTANCES = {
     "vectors": ["alike", "in doubles", "of several dtypes"],
     "fp": list(FP_MODES),
     # Also sizes for the narrowest or the widest tiles, with non-temporal stores or without.
-    "caches": [_core._cache_sizes(), (1, 1), (1 << 40, 1), (1, 1 << 40)],
+    "caches": [_core.cache_sizes(), (1, 1), (1 << 40, 1), (1, 1 << 40)],
 }
 
 SHAPES = [
@@ -137,14 +137,14 @@ def run(problem, *, member, channels_last, is_training, isa, threads, src_offset
         other = getattr(problem, name)
         tensors[name] = placed(other, other_memory, bytes_off[other_offset], order)
     outs = outputs(out, list(tensors.values()), MEMBERS[member].like(problem), order)
-    _core._use_isa(isa)
-    _core._set_cache_sizes(*caches)
+    _core.use_isa(isa)
+    _core.set_cache_sizes(*caches)
     with fp_mode(fp):
         results, bits = MEMBERS[member].run(
             recast(problem, vectors), tensors, is_training=is_training, summed=summed, out=outs,
             num_threads=threads,
         )  # fmt: skip
-        started, tasks, _ = _core._last_call().values()
+        started, tasks, _ = _core.last_call().values()
     assert are_expected(started, threads, tasks)
     for given, returned in zip(outs or (), results, strict=False):
         assert given is None or given is returned
@@ -214,7 +214,7 @@ def test_any_number_of_threads(rng, types, large):
         results = []
         for k in CIRCUMSTANCES["threads"]:
             results.append(member.run(problem, is_training=is_training, num_threads=k)[1])
-            started, tasks, _ = _core._last_call().values()
-            assert tasks >= k or not _core._has_openmp()
+            started, tasks, _ = _core.last_call().values()
+            assert tasks >= k or not _core.has_openmp()
             assert are_expected(started, k, tasks)
         assert all(result == results[0] for result in results)

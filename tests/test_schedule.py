@@ -30,7 +30,7 @@ def test_inside_another_region():
 
 def test_never_more_than_tasks(rng):
     assert threads_used(Problem(rng, (1, 8), "NXC"), num_threads=16) == 1
-    assert [*_core._last_call().values()][:2] == [1, 1]
+    assert [*_core.last_call().values()][:2] == [1, 1]
 
 
 @needs_openmp
@@ -50,10 +50,10 @@ def test_a_million():
 def test_the_last_call_is_that_of_the_thread_that_asks(rng):
     p, q = Problem(rng, (40_000, 4), "NXC"), Problem(rng, (1, 8), "NXC")
     with ThreadPoolExecutor(1) as other:
-        mine = threads_used(p, num_threads=3), _core._last_call()
+        mine = threads_used(p, num_threads=3), _core.last_call()
         assert other.submit(threads_used, q, num_threads=3).result() == 1
-        assert (mine[0], _core._last_call()) == (3, mine[1])
-        assert other.submit(_core._last_call).result() == {"threads": 1, "tasks": 1, "joint": True}
+        assert (mine[0], _core.last_call()) == (3, mine[1])
+        assert other.submit(_core.last_call).result() == {"threads": 1, "tasks": 1, "joint": True}
 
 
 #: Bytes of a server's second-level and last-level caches.
@@ -76,17 +76,17 @@ SERVER = (1 << 20, 32 << 20)
 )
 def test_when_results_of_runs_are_cut_by_positions(dims, threads, caches, jointly):
     """Otherwise, results are cut by tiles of channels, which are still in cache after the sums."""
-    _core._set_cache_sizes(*caches)
+    _core.set_cache_sizes(*caches)
     src, v = np.ones(dims, np.float32), np.ones(dims[1], np.float32)
     options = {"epsilon": 1, "data_format": "NCX", "num_threads": threads}
     bn_ext.batch_norm_backward(src, src, v, v, **options)
-    assert _core._last_call()["joint"] == jointly
+    assert _core.last_call()["joint"] == jointly
 
 
 def test_tiles_do_not_grow_with_a_large_cache():
     src, v, tasks = np.ones((40, 256, 14, 14), np.float32), np.ones(256, np.float32), []
     for l2 in (1 << 20, 4 << 20):
-        _core._set_cache_sizes(l2, 16 << 20)
+        _core.set_cache_sizes(l2, 16 << 20)
         bn_ext.batch_norm_backward(src, src, v, v, epsilon=1, data_format="NCX", num_threads=1)
-        tasks.append(_core._last_call()["tasks"])
+        tasks.append(_core.last_call()["tasks"])
     assert tasks[0] == tasks[1]

@@ -88,15 +88,15 @@ def test_gil_is_released(rng, case):
 )
 def test_threads_that_a_call_is_worth(rng, shape, data_format, worth):
     p = Problem(rng, shape, data_format)
-    assert threads_used(p, data_format=data_format) == min(_core._default_threads(), worth)
+    assert threads_used(p, data_format=data_format) == min(_core.default_threads(), worth)
 
     def inference():
         bn_ext.batch_norm_inference(p.src, p.mean, p.variance, epsilon=1, data_format=data_format)
-        return _core._last_call()["threads"]
+        return _core.last_call()["threads"]
 
     # Inference has two streams, a gradient five.
     half = {24: 9, 8: 3}.get(worth, 1)
-    assert in_thread(inference) == min(_core._default_threads(), half)
+    assert in_thread(inference) == min(_core.default_threads(), half)
 
 
 @needs_openmp
@@ -109,10 +109,10 @@ def test_omp_num_threads(count):
 def test_the_quota_of_the_container(rng):
     p = Problem(rng, LARGE, "NXC")
     try:
-        _core._set_threads_limit(1)
+        _core.set_threads_limit(1)
         assert threads_used(p) == 1
     finally:
-        _core._set_threads_limit(_runtime._QUOTA or 0)
+        _core.set_threads_limit(_runtime._QUOTA or 0)
 
 
 @needs_openmp
@@ -122,14 +122,14 @@ def test_threadpoolctl_at_each_call(rng):
 
     def used(**options):
         p.run(bn_ext.batch_norm_backward, **options)
-        return _core._last_call()["threads"]
+        return _core.last_call()["threads"]
 
     def limited():  # the limit is one of the calling thread
         with threadpoolctl.threadpool_limits(1, user_api="openmp"):
-            return used(), used(num_threads=2), _core._default_threads()
+            return used(), used(num_threads=2), _core.default_threads()
 
     assert in_thread(limited) == (1, 2, 1)
-    assert threads_used(p) == min(_core._default_threads(), 26) > 1
+    assert threads_used(p) == min(_core.default_threads(), 26) > 1
 
 
 @needs_libgomp  # LLVM's runtime asks once
@@ -192,7 +192,7 @@ def test_many_callers_share_the_processors(rng):
         together.wait()
         for _ in range(4):
             assert all_bits(p.run(bn_ext.batch_norm_backward, num_threads=num_threads)) == want
-            used.append(_core._last_call()["threads"])
+            used.append(_core.last_call()["threads"])
 
     def used_by(num_threads):
         used.clear()
@@ -201,17 +201,17 @@ def test_many_callers_share_the_processors(rng):
         assert len(used) == 64
         return used
 
-    assert min(used_by(None)) < _core._default_threads()
+    assert min(used_by(None)) < _core.default_threads()
     assert set(used_by(2)) == {2}
     # A call that is alone again has all threads.
-    assert threads_used(p) == min(_core._default_threads(), p.src.size // 49152)
+    assert threads_used(p) == min(_core.default_threads(), p.src.size // 49152)
 
 
 @needs_openmp
 @needs_cpus
 def test_two_callers_have_all_the_processors(rng):
     """If a team shrank whenever another call began, it would later have to start threads anew."""
-    most = _core._default_threads()
+    most = _core.default_threads()
     small = Problem(rng, (16 * most * 49152, 1), "NXC")
     # 2^30 elements, in runs that overlap: this call takes far longer than the small ones.
     memory, mean = np.ones(1 << 21, np.float32), np.ones(2, np.float32)

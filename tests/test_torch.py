@@ -540,7 +540,7 @@ def test_no_more_threads_than_torch_has():
     def used(threads):
         torch.set_num_threads(threads)
         made(x)
-        return _core._last_call()["threads"]
+        return _core.last_call()["threads"]
 
     assert in_thread(lambda: used(1)) == 1
     assert in_thread(lambda: used(max(2, every))) > 1

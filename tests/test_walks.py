@@ -188,8 +188,8 @@ FORMS = [(form, name) for form in SHAPES for name in DATA_DTYPES]
 
 def any_circumstances(rng, past_the_cache):
     """Random circumstances: they need not all be tried with every kind of gaps."""
-    _core._use_isa(rng.choice(bn_ext.available_isas()))
-    _core._set_cache_sizes(*CACHES[rng.integers(1, len(CACHES)) if past_the_cache else 0])
+    _core.use_isa(rng.choice(bn_ext.available_isas()))
+    _core.set_cache_sizes(*CACHES[rng.integers(1, len(CACHES)) if past_the_cache else 0])
     return {
         "where": WHERE[rng.integers(len(WHERE))],
         "offset": int(rng.choice([0, 0, 1, 5])),

@@ -99,13 +99,13 @@ def prepare(peer: Peer, case: Case) -> int:
     if call:
         call()
     HERE[:] = problem, call, work(case.behind)
-    return _core._last_call()["threads"] if call else 0
+    return _core.last_call()["threads"] if call else 0
 
 
 def burst_here() -> tuple[list[Times], int]:
     """In the process of a package: some calls, and the threads in a call to bn_ext."""
     _, call, before = HERE
-    return burst(call, before), _core._last_call()["threads"]
+    return burst(call, before), _core.last_call()["threads"]
 
 
 @contextmanager
@@ -200,7 +200,7 @@ def row(case: Case, packages: dict[str, Package], seconds: float, skipped: Skipp
     nbytes = math.prod(case.shape) * dtype_of(case.dtype).itemsize
     return {
         **asdict(case),
-        "threads": case.threads or _core._default_threads(),
+        "threads": case.threads or _core.default_threads(),
         "threads_used": packages["bn_ext"].used,
         "bytes": nbytes,
         "bytes_moved": sum(map(len, OPS[case.op])) * nbytes,

@@ -102,7 +102,7 @@ def add_options(add: Callable[..., Any], peers: Mapping[str, Peer]) -> None:
             help=f"any of {', '.join(choices)} (default: {said})")  # fmt: skip
     add("--threads", nargs="+", type=as_whole, default=[None], metavar="N",
         help="numbers of threads (default: each package's own; "
-        f"bn_ext's is up to {_core._default_threads()})")  # fmt: skip
+        f"bn_ext's is up to {_core.default_threads()})")  # fmt: skip
     add("--seconds", type=as_seconds, default=1.0, help="seconds per row (default: %(default)s)")
 
 

@@ -70,7 +70,7 @@ cdef object snapshot(object a, str name, int depth=0):
     if isinstance(a, SCALARS):
         return a
     if hasattr(a, "__array__") or hasattr(a, "__array_interface__") or PyObject_CheckBuffer(a):
-        return _as_array(a, name, False)
+        return as_array(a, name, False)
     if hasattr(a, "__len__"):
         what = type_name(a)
         boxed = what.startswith("autograd.")
@@ -106,7 +106,7 @@ cdef str from_torch(object a, str name, bint written=False):
     return ""
 
 
-cpdef object _no_ndarray(object a, str name):
+cpdef object no_ndarray(object a, str name):
     """The error for what is not an array of NumPy, but must be, because it is written."""
     hint = from_torch(a, "it", True)
     if not hint and hasattr(type(a), "numpy"):
@@ -115,7 +115,7 @@ cpdef object _no_ndarray(object a, str name):
     return TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}{hint}")
 
 
-cpdef object _as_array(object a, str name, bint whole=True):
+cpdef object as_array(object a, str name, bint whole=True):
     """A base-class array on the memory of `a`; for a list or tuple, a new array. Nothing else is
     copied, unless the object's own method (such as `__array__`) copies. `whole`: `a` is the
     argument, not an item of it."""
@@ -128,7 +128,7 @@ cpdef object _as_array(object a, str name, bint whole=True):
     if isinstance(a, SEQUENCES):
         items = snapshot(a, name)
         try:
-            with _DefaultMode():  # items of several dtypes are converted
+            with DefaultMode():  # items of several dtypes are converted
                 return np.asarray(items)
         except (RuntimeError, TypeError, ValueError) as error:
             if is_callers(error):
@@ -165,7 +165,7 @@ cpdef object _as_array(object a, str name, bint whole=True):
     return base_array(seen, name)
 
 
-cpdef bint _as_flag(object value, str name) except -1:
+cpdef bint as_flag(object value, str name) except -1:
     """Convert a bool, a NumPy bool, or the integer 0 or 1. Other objects are refused, even if they
     have a truth value."""
     if value is True:
@@ -180,10 +180,10 @@ cpdef bint _as_flag(object value, str name) except -1:
         number = int.__index__(value)  # the value itself: a subclass may override methods
         if number == 0 or number == 1:
             return number
-    raise TypeError(f"{name}: expected True or False, got {_shown(value)}")
+    raise TypeError(f"{name}: expected True or False, got {shown(value)}")
 
 
-cpdef double _as_real(object value, str name, str expected, double least=-INFINITY) except? -1:
+cpdef double as_real(object value, str name, str expected, double least=-INFINITY) except? -1:
     """Convert any finite real number."""
     cdef double number
     try:
@@ -201,35 +201,35 @@ cpdef double _as_real(object value, str name, str expected, double least=-INFINI
         if is_callers(error):
             raise
         if isinstance(error, TypeError):
-            raise TypeError(f"{name}: expected a real number, got {_shown(value)}") from None
-        raise ValueError(f"{name}: expected {expected}, got {_shown(value)}") from None
+            raise TypeError(f"{name}: expected a real number, got {shown(value)}") from None
+        raise ValueError(f"{name}: expected {expected}, got {shown(value)}") from None
     return number
 
 
-cpdef double _as_epsilon(object epsilon, str name="epsilon") except? -1:
+cpdef double as_epsilon(object epsilon, str name="epsilon") except? -1:
     if epsilon is ...:
         raise TypeError(f"{name}: expected a finite number >= 0; it is missing and has no default; "
                         "torch's is 1e-5")
-    return _as_real(epsilon, name, "a finite number >= 0", 0)
+    return as_real(epsilon, name, "a finite number >= 0", 0)
 
 
-cpdef object _as_index(object value, str name, str expected):
+cpdef object as_index(object value, str name, str expected):
     """Convert any object that is an integer."""
     try:
         return operator.index(value)
     except TypeError as error:
         if is_callers(error):
             raise
-        raise TypeError(f"{name}: expected {expected}, got {_shown(value)}") from None
+        raise TypeError(f"{name}: expected {expected}, got {shown(value)}") from None
 
 
 cdef int as_num_threads(object num_threads) except -1:
     """0 stands for None."""
     if num_threads is None:
         return 0
-    value = _as_index(num_threads, "num_threads", "an integer or None")
+    value = as_index(num_threads, "num_threads", "an integer or None")
     if value < 1:
-        raise ValueError(f"num_threads: expected at least 1, got {_shown(value)}")
+        raise ValueError(f"num_threads: expected at least 1, got {shown(value)}")
     return min(value, INT_MAX)
 
 
@@ -247,7 +247,7 @@ cdef dict FORMATS = {
 }
 
 
-cpdef int _as_format(object data_format) except -1:
+cpdef int as_format(object data_format) except -1:
     """The code of a data format; 0 for None."""
     if data_format is None:
         return 0
@@ -259,12 +259,12 @@ cpdef int _as_format(object data_format) except -1:
                 hint = f"; did you mean {name!r}?"
         raise ValueError(
             "data_format: expected 'NXC' or 'NCX', or a name for one number of axes such as "
-            f"'NHWC' or 'NCHW', got {_shown(data_format)}{hint}"
+            f"'NHWC' or 'NCHW', got {shown(data_format)}{hint}"
         )
     return code
 
 
-cdef class _Words:
+cdef class Words:
     """A specification's own names of arguments, for error messages. The caller must keep it alive
     during the call.
 
@@ -287,7 +287,7 @@ cdef int convert(Call c, int role, object a) except -1:
     """Convert an array. None is accepted where the function does not need this role."""
     if a is None and not c.facts.needs >> role & 1:
         return 0
-    return keep(c, role, a if type(a) is ndarray else _as_array(a, NAMES[role]))
+    return keep(c, role, a if type(a) is ndarray else as_array(a, NAMES[role]))
 
 
 cdef int convert_output(Call c, int role, object a) except -1:
@@ -295,7 +295,7 @@ cdef int convert_output(Call c, int role, object a) except -1:
     if type(a) is not ndarray:
         name = name_of(c, role)
         if not isinstance(a, ndarray) or isinstance(a, np.ma.MaskedArray):
-            raise _no_ndarray(a, name)
+            raise no_ndarray(a, name)
         a = base_array(a, name)
     return keep(c, role, a)
 
@@ -305,7 +305,7 @@ cdef int convert_options(Call c, object data_format, object num_threads, object 
     """Convert the options that every function takes."""
     c.words = words
     c.dry = dry
-    c.format = _as_format(data_format)
+    c.format = as_format(data_format)
     c.problem.num_threads = as_num_threads(num_threads)
     return 0
 
@@ -317,8 +317,8 @@ cdef int convert_gate(Call c, object relu, object beta, object dst, object works
     if (beta is None and dst is None and workspace is None and relu is False
             and diff_src_1 is False):
         return 0
-    c.problem.relu = _as_flag(relu, "relu")
-    cdef bint wanted = _as_flag(diff_src_1, "diff_src_1")
+    c.problem.relu = as_flag(relu, "relu")
+    cdef bint wanted = as_flag(diff_src_1, "diff_src_1")
     gates = {"beta": beta, "dst": dst, "workspace": workspace}
     given = [name for name, gate in gates.items() if gate is not None]
     if not c.problem.relu and given:
@@ -349,7 +349,7 @@ cdef int convert_backward(Call c, object src, object diff_dst, object mean, obje
         name, kind = ("variance", "an array") if variance is None else ("epsilon", "a number")
         raise ValueError(f"{name}: expected {kind}, because beta is given; got None")
     if epsilon is not None or not c.facts.reduces:
-        c.problem.epsilon = _as_epsilon(epsilon)
+        c.problem.epsilon = as_epsilon(epsilon)
     convert(c, VARIANCE, variance)
     return convert(c, GAMMA, gamma)
 
@@ -357,12 +357,12 @@ cdef int convert_backward(Call c, object src, object diff_dst, object mean, obje
 cdef int convert_affine(Call c, object gamma, object beta, object epsilon, object src_1,
                         object relu, object workspace) except -1:
     """Convert what is needed to compute dst from statistics."""
-    c.problem.relu = _as_flag(relu, "relu")
+    c.problem.relu = as_flag(relu, "relu")
     if workspace is not None:
         if not c.problem.relu:
             raise without_relu("workspace")
         convert_output(c, WORKSPACE, workspace)
-    c.problem.epsilon = _as_epsilon(epsilon)
+    c.problem.epsilon = as_epsilon(epsilon)
     convert(c, GAMMA, gamma)
     convert(c, BETA, beta)
     return convert(c, SRC_1, src_1)
@@ -384,13 +384,13 @@ cdef int convert_running(Call c, object mean, object variance, object factor,
     if missing:
         raise ValueError(
             "running_mean, running_variance, exponential_avg_factor and correction: expected all "
-            f"four or none, got no {_or(missing)}"
+            f"four or none, got no {any_of(missing)}"
         )
-    c.problem.exponential_avg_factor = _as_real(
+    c.problem.exponential_avg_factor = as_real(
         factor, "exponential_avg_factor", "a finite number")
-    freedom = _as_index(correction, "correction", "0 or 1")
+    freedom = as_index(correction, "correction", "0 or 1")
     if freedom not in (0, 1):
-        raise ValueError(f"correction: expected 0 or 1, got {_shown(freedom)}")
+        raise ValueError(f"correction: expected 0 or 1, got {shown(freedom)}")
     c.problem.correction = freedom
     convert_output(c, RUNNING_MEAN, mean)
     return convert_output(c, RUNNING_VARIANCE, variance)

@@ -91,14 +91,14 @@ cdef extern from "arrays/gates.h" nogil:
 
 
 cdef extern from "machine.h" nogil:
-    cpdef void _set_threads_limit "bn_set_threads_limit"(int threads)
-    cpdef int _default_threads "bn_default_threads"()
-    cpdef c_bool _has_openmp "bn_has_openmp"()
-    cpdef void _set_stack_bytes "bn_set_stack_bytes"(int64_t bytes)  # of OpenMP's threads
-    cpdef c_bool _fork_limits "bn_fork_limits"()
+    cpdef void set_threads_limit "bn_set_threads_limit"(int threads)
+    cpdef int default_threads "bn_default_threads"()
+    cpdef c_bool has_openmp "bn_has_openmp"()
+    cpdef void set_stack_bytes "bn_set_stack_bytes"(int64_t bytes)  # of OpenMP's threads
+    cpdef c_bool fork_limits "bn_fork_limits"()
     int64_t bn_l2_bytes()
     int64_t bn_last_level_bytes()
-    cpdef void _set_cache_sizes "bn_set_cache_sizes"(int64_t l2, int64_t last_level)
+    cpdef void set_cache_sizes "bn_set_cache_sizes"(int64_t l2, int64_t last_level)
 
 
 cdef extern from "memory/blocks.h" nogil:
@@ -107,9 +107,9 @@ cdef extern from "memory/blocks.h" nogil:
     void *bn_take_block(size_t bytes)
     void bn_park_block(void *block)
     void bn_unmap_parked()
-    cpdef void _set_parked_limit "bn_set_parked_limit"(int64_t bytes)
-    cpdef int64_t _parked_limit "bn_parked_limit"()
-    cpdef int64_t _parked_bytes "bn_parked_bytes"()
+    cpdef void set_parked_limit "bn_set_parked_limit"(int64_t bytes)
+    cpdef int64_t parked_limit "bn_parked_limit"()
+    cpdef int64_t parked_bytes "bn_parked_bytes"()
 
 
 cdef extern from "threads/schedule.h" nogil:
@@ -118,7 +118,7 @@ cdef extern from "threads/schedule.h" nogil:
         int64_t tasks
         c_bool joint
 
-    cpdef bn_call_facts _last_call "bn_last_call"()
+    cpdef bn_call_facts last_call "bn_last_call"()
 
 
 cdef extern from "dtypes.h" nogil:

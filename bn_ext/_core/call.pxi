@@ -11,7 +11,7 @@ Nothing may fail once something is written. When its function ends, however it e
 of its arrays and restores the mode.
 """
 
-cdef class _Words  # arguments.pxi
+cdef class Words  # arguments.pxi
 
 
 @cython.final
@@ -30,12 +30,12 @@ cdef class Call:
     cdef bint computes              # this call has set its own
     cdef const Facts *facts
     cdef int n_outputs              # includes diff_src_1 if it is wanted
-    cdef _Words words               # or None
+    cdef Words words               # or None
     cdef tuple total                # what is known of the sums of all parts, or None
     cdef PyObject *array[ROLES]     # owned; NULL: not given or not wanted
     cdef Py_buffer buffer[ROLES]    # of each pinned array
     cdef bn_view view[ROLES]        # each pinned array, as C sees it
-    cdef int format                 # see _as_format
+    cdef int format                 # see as_format
     cdef bint channels_last
     cdef bint vectors_wanted        # are diff_gamma and diff_beta written?
     cdef bint exact                 # are sums exact?
@@ -209,7 +209,7 @@ cdef object call(Call c, object out):
     try:
         return run(c, given)
     except MemoryError:
-        if _parked_bytes() == 0:
+        if parked_bytes() == 0:
             raise
     for role in range(ROLES):  # the second run starts like the first
         if checked[role] == NULL:

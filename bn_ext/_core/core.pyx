@@ -72,7 +72,7 @@ include "process.pxi"
 
 
 # The functions below do the work of those in bn_ext/_functions.py and bn_ext/_sums.py, which describe
-# the arguments. Adapters, which may know the arguments by other names, pass `words` (_Words).
+# the arguments. Adapters, which may know the arguments by other names, pass `words` (Words).
 # With `dry`, all arguments are checked, and nothing is computed or written.
 
 def training(src, gamma=None, beta=None, epsilon=..., data_format=None, running_mean=None,
@@ -80,7 +80,7 @@ def training(src, gamma=None, beta=None, epsilon=..., data_format=None, running_
              relu=False, workspace=None, out=None, num_threads=None, exact=False, words=None,
              dry=False):
     cdef Call c = begin(TRAINING)
-    c.exact = _as_flag(exact, "exact")
+    c.exact = as_flag(exact, "exact")
     convert_options(c, data_format, num_threads, words, dry)
     convert(c, SRC, src)
     convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
@@ -107,9 +107,9 @@ def backward(src, diff_dst, mean, variance, gamma=None, epsilon=..., data_format
     """`total`: the sums of all parts as an array, their number of elements per channel, the dtype
     of the data, and the mean."""
     cdef Call c = begin(BACKWARD)
-    c.exact = _as_flag(exact, "exact")
-    c.problem.training = _as_flag(is_training, "is_training")
-    c.vectors_wanted = _as_flag(param_grads, "param_grads")
+    c.exact = as_flag(exact, "exact")
+    c.problem.training = as_flag(is_training, "is_training")
+    c.vectors_wanted = as_flag(param_grads, "param_grads")
     convert_options(c, data_format, num_threads, words, dry)
     convert_gate(c, relu, beta, dst, workspace, diff_src_1)
     convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
@@ -121,7 +121,7 @@ def double_backward(src, diff_dst, mean, variance, gamma, diff_diff_src, diff_di
                     diff_diff_beta=None, epsilon=..., data_format=None, is_training=True, out=None,
                     num_threads=None, words=None, dry=False):
     cdef Call c = begin(DOUBLE_BACKWARD)
-    c.problem.training = _as_flag(is_training, "is_training")
+    c.problem.training = as_flag(is_training, "is_training")
     convert_options(c, data_format, num_threads, words, dry)
     convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
     convert(c, DIFF_DIFF_SRC, diff_diff_src)
@@ -134,7 +134,7 @@ def training_sums(src, data_format=None, exact=False, num_threads=None, words=No
     """The sums, the number of elements per channel, the dtype of the data. Of float64 data, the sums
     have a third row: what rounding took from the mean."""
     cdef Call c = begin(TRAINING_SUMS)
-    c.exact = _as_flag(exact, "exact")
+    c.exact = as_flag(exact, "exact")
     convert_options(c, data_format, num_threads, words, False)
     convert(c, SRC, src)
     sums = call(c, None)
@@ -146,7 +146,7 @@ def backward_sums(src, diff_dst, mean, data_format=None, exact=False, num_thread
                   words=None):
     """The sums, the number of elements per channel, the dtype of the data, the mean."""
     cdef Call c = begin(BACKWARD_SUMS)
-    c.exact = _as_flag(exact, "exact")
+    c.exact = as_flag(exact, "exact")
     convert_options(c, data_format, num_threads, words, False)
     convert_gate(c, relu, beta, dst, workspace, False)
     convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
@@ -154,7 +154,7 @@ def backward_sums(src, diff_dst, mean, data_format=None, exact=False, num_thread
     return sums, c.elements, DTYPES[c.dtype], doubles_of(c, MEAN)
 
 
-cdef _Words OF_SUMS = _Words({"src": "statistics"})
+cdef Words OF_SUMS = Words({"src": "statistics"})
 
 
 def update_running(statistics, double count, running_mean, running_variance,

@@ -86,7 +86,7 @@ cdef object as_state(object state, tuple rows, int64_t *count):
     been changed since it was made."""
     if state.dtype != INT64 or state.ndim != 3 or state.shape[0] not in rows or state.shape[1] != BN_SUMS:
         raise ValueError(
-            f"array: expected int64 of shape (k, 2, C), where k is {_or([str(k) for k in rows])}, got "
+            f"array: expected int64 of shape (k, 2, C), where k is {any_of([str(k) for k in rows])}, got "
             f"{state.dtype} of shape {state.shape}"
         )
     a = as_dense(state)
@@ -125,7 +125,7 @@ def state_sums(state):
     result = np.zeros((BN_SUMS, limbs.shape[2]))
     cdef double[:, ::1] sums = result
     if limbs.shape[2]:
-        with _DefaultMode():
+        with DefaultMode():
             wrong = bn_round_state(&limbs[0, 0, 0], <int>limbs.shape[0] - BN_MORE_ROWS,
                                    limbs.shape[2], &sums[0, 0])
         check_limbs(wrong, "array")
@@ -189,7 +189,7 @@ def state_statistics(state, str dtype):
     cdef int64_t stranger = bn_state_mismatch(&limbs[0, 0, 0], &p, BN_OF_MOMENTS)
     if stranger >= 0:
         raise ValueError(f"array: expected a sum of parts of {dtype} data; channel {stranger} is not such a sum")
-    with _DefaultMode():
+    with DefaultMode():
         wrong = bn_state_stats(&limbs[0, 0, 0], <int>limbs.shape[0] - BN_MORE_ROWS, channels,
                                &found[0, 0])
     check_limbs(wrong, "array")

@@ -4,7 +4,7 @@
 cdef object errstate = np.errstate
 
 
-cdef class _DefaultMode:
+cdef class DefaultMode:
     """A context with default arithmetic: it rounds to nearest, keeps subnormals, and raises neither
     errors nor warnings, whatever the caller's floating-point mode and np.seterr are."""
 

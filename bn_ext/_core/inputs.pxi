@@ -15,7 +15,7 @@ cdef int check_data(Call c) except -1:
     cdef int axis, role
     c.dtype = dtype_of(c, SRC)
     if c.dtype < 0:
-        raise wrong_input(c, SRC, _or(DTYPES), "float32")
+        raise wrong_input(c, SRC, any_of(DTYPES), "float32")
     if src.ndim < 2:
         name = input_name(c, SRC)
         hint = (f"; pass np.asarray({name}).reshape(-1, 1) for one channel, or "
@@ -76,7 +76,7 @@ cdef int check_vector(Call c, int role, str to) except -1:
     """Check a vector's length and dtype; `to` as for wrong_dtype."""
     c.vector_dtype[role - VECTORS] = dtype_of(c, role)
     if c.vector_dtype[role - VECTORS] < 0:
-        raise wrong_input(c, role, _or(DTYPES), to)
+        raise wrong_input(c, role, any_of(DTYPES), to)
     if not fits(c, role):
         raise wrong_vector(c, role)
     return 0
@@ -183,7 +183,7 @@ cdef int check_workspace(Call c) except -1:
         raise ValueError(
             f"workspace: expected what a forward pass wrote for {input_name(c, SRC)} of shape "
             f"{shape_of(&c.view[SRC])} with the channels on axis {c.channel_axis}, got one that "
-            f"ends in {_shown(bytes(array_of(c, WORKSPACE)[-order:]))}"
+            f"ends in {shown(bytes(array_of(c, WORKSPACE)[-order:]))}"
         )
     return 0
 

@@ -10,7 +10,7 @@ cdef str shortened(str text):
     return text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}"
 
 
-def _shown(value):
+def shown(value):
     """A value's repr for a message, shortened; if repr fails, the value's type."""
     try:
         # reprlib reads no more of nested containers than it shows.
@@ -32,7 +32,7 @@ cdef str dtype_text(object dtype):
     return shortened(str(dtype))
 
 
-def _or(names):
+def any_of(names):
     names = list(names)
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " or " + names[-1]
 
@@ -74,8 +74,8 @@ cdef object wrong_dtype(str name, object a, str expected, str to=""):
     return TypeError("; ".join([f"{name}: expected {expected}, got {dtype_text(dtype)}", *hints]))
 
 
-def _require_dtype(str name, a, allowed, str like=""):
+def require_dtype(str name, a, allowed, str like=""):
     """Refuse an array whose dtype is not allowed; advise the widest one, whose name is the last in
     the alphabet."""
     if a.dtype.name not in allowed or not a.dtype.isnative:
-        raise wrong_dtype(name, a, _or(allowed) + like, max(allowed))
+        raise wrong_dtype(name, a, any_of(allowed) + like, max(allowed))

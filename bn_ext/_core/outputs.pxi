@@ -12,7 +12,7 @@ cdef int check_outputs(Call c) except -1:
             continue
         dtype = dtype_of(c, role)
         if dtype < 0 or (dtype != c.dtype and not is_vector(role)):
-            expected = _or(DTYPES) if is_vector(role) else DTYPES[c.dtype]
+            expected = any_of(DTYPES) if is_vector(role) else DTYPES[c.dtype]
             raise ValueError(
                 f"{name_of(c, role)}: expected dtype {expected}, "
                 f"got {dtype_text(array_of(c, role).dtype)}"
@@ -77,7 +77,7 @@ cdef str in_place_text(Call c, int role):
     for other in range(VECTORS):
         if is_read(c, other):
             names.append(input_name(c, other))
-    return f" (allowed: exactly the memory of {_or(names)})"
+    return f" (allowed: exactly the memory of {any_of(names)})"
 
 
 cdef bint share_memory(object a, object b) except -1:
@@ -125,7 +125,7 @@ cdef object new_array(object shape, object dtype, Call c, Py_ssize_t least):
     cdef Py_ssize_t i, bytes = size_of(c.dtype)
     for i in range(c.view[SRC].ndim):
         bytes *= c.view[SRC].shape[i]
-    if bytes < least or _parked_limit() == 0:
+    if bytes < least or parked_limit() == 0:
         return empty(shape, dtype)
     cdef Block block = Block.__new__(Block)
     block.data, block.size = <char *>bn_take_block(bytes), bytes

@@ -2,18 +2,18 @@
 which are written in C. Included by core.pyx."""
 
 
-def _available_isas():
+def available_isas():
     return tuple([bn_isa_name(level).decode() for level in range(bn_isa_count())])
 
 
-def _get_isa():
+def get_isa():
     return bn_isa_name(bn_isa_current()).decode()
 
 
-def _use_isa(name):
-    bn_isa_use(_available_isas().index(name))
+def use_isa(name):
+    bn_isa_use(available_isas().index(name))
 
 
-def _cache_sizes():
+def cache_sizes():
     """(bytes of a core's second-level cache, bytes of the last-level cache)."""
     return bn_l2_bytes(), bn_last_level_bytes()

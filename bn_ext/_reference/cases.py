@@ -105,7 +105,7 @@ class Case:
             how |= {"src_1": self.more.get("src_1"), "relu": kind.relu}
         else:
             how["is_training"] = kind.is_training
-        with _core._DefaultMode():
+        with _core.DefaultMode():
             if kind.relu and not forward:
                 how["gate"] = ~(self.more["dst"] <= 0)
             want: Any = getattr(formulas, f"batch_norm_{kind.operation}")(*given.values(), **how)
@@ -167,7 +167,7 @@ class Draw(SimpleNamespace):
 
     def statistics(self) -> None:
         """Mean and variance of src, in case it was changed."""
-        with _core._DefaultMode():
+        with _core.DefaultMode():
             x = self.src.astype(self.dtype).astype(np.longdouble).reshape(-1, self.src.shape[-1])
             self.mean = x.mean(axis=0) if len(x) else np.zeros(x.shape[1])
             self.variance = x.var(axis=0) if len(x) else np.ones(x.shape[1])
@@ -322,9 +322,9 @@ class Kind:
 
     def __post_init__(self) -> None:
         for name in ("is_training", "relu", "add"):
-            _core._as_flag(getattr(self, name), name)
+            _core.as_flag(getattr(self, name), name)
         if self.data_format not in LAYOUTS:
-            got = _core._shown(self.data_format)
+            got = _core.shown(self.data_format)
             raise ValueError(f"data_format: expected NXC or NCX, got {got}")
 
     @property
@@ -335,7 +335,7 @@ class Kind:
         self, name: str, shape: tuple[int, ...], dtype: str, change: Change | None = None
     ) -> Case:
         """A case of random numbers; the shape is that of channels last."""
-        with _core._DefaultMode():
+        with _core.DefaultMode():
             draw = drawn(name.partition(",")[0], shape, dtype_of(dtype))
             draw.operation = self.operation
             if change:
@@ -362,7 +362,7 @@ class Kind:
             moved = np.moveaxis(whole, -1, 1) if self.data_format == "NCX" else whole
             return np.ascontiguousarray(moved)
 
-        with _core._DefaultMode():
+        with _core.DefaultMode():
             arrays = {name: cast(name) for name in OPERANDS[operation]}
             case = Case(name, self, arrays, draw.epsilon)
             src_1 = cast("src_1") if self.add else None

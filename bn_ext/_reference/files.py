@@ -48,7 +48,7 @@ def write(folder: Path, cases: Iterable[Case]) -> int:
         arrays = {**case.arrays, **case.more}
         files = {key: a is not None and f"{key}.npy" for key, a in arrays.items()}
         exact, bounds, good = case.exact()
-        with _core._DefaultMode():
+        with _core.DefaultMode():
             for key, right in exact.items():
                 (place / f"{key}.npy").unlink(missing_ok=True)
                 limit = allowance(case, key, right, bounds[key], good)

@@ -63,7 +63,7 @@ def operator_of(name: object, kind: Kind) -> tuple[str, Kind, Operator]:
         if wanted in names | {each.removesuffix("-1") for each in names}:
             found.append(full)
     if len(found) != 1:
-        text = f"expected one of {', '.join(found or OPERATORS)}, got {_core._shown(name)}"
+        text = f"expected one of {', '.join(found or OPERATORS)}, got {_core.shown(name)}"
         raise ValueError(f"operator: {text}")
     full = found[0]
     operator, package = OPERATORS[full], full.partition(".")[0]

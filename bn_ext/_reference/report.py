@@ -161,7 +161,7 @@ def judged(
     case: Case, results: Mapping[str, Any], *, narrow: bool = False, limit: float = 1
 ) -> list[Finding]:
     """Compare results with the exact ones."""
-    with _core._DefaultMode():
+    with _core.DefaultMode():
         exact, bounds, good = case.exact()
         return [
             _compared(case, name, result, exact[name], bounds[name], good, narrow, limit)
@@ -183,7 +183,7 @@ def _compared(
     def wrong(reason: str) -> Finding:
         return Finding(case.name, name, np.inf, reason=reason)
 
-    shown = _core._shown(result)
+    shown = _core.shown(result)
     try:
         array = as_array(result)
     except (Exception, SystemExit) as error:  # a foreign object may fail in any way

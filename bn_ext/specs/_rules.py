@@ -56,17 +56,17 @@ class Rules:
         for ours, a in {**given, **(optional or {})}.items():
             if a is not None or ours in given:
                 name = self.names.get(ours, ours)
-                arrays[ours] = _core._as_array(a, name)
+                arrays[ours] = _core.as_array(a, name)
                 if ours not in _DATA:
                     vectors[name] = arrays[ours]
         src, name = arrays["src"], self.names.get("src", "src")
-        _core._require_dtype(name, src, self.types)
+        _core.require_dtype(name, src, self.types)
         if self.ranks and src.ndim not in self.ranks:
             expected = " or ".join(map(str, self.ranks))
             raise ValueError(f"{name}: expected rank {expected}, got shape {src.shape}")
         allowed, like = self.types[src.dtype.name], ""
         for name, vector in vectors.items():
-            _core._require_dtype(name, vector, allowed, like)
+            _core.require_dtype(name, vector, allowed, like)
             if len(allowed) > 1:
                 allowed, like = (vector.dtype.name,), f", like {name}"
         hints = {
@@ -74,16 +74,16 @@ class Rules:
             for word, ours in self.formats.items()
             if len(word) == src.ndim
         }
-        return {**arrays, "words": _core._Words({**self.names, **hints})}
+        return {**arrays, "words": _core.Words({**self.names, **hints})}
 
 
 def as_positive(value: SupportsFloat, name: str) -> float:
     """The double, if it is positive and finite as a float32."""
     expected = "a number that is positive and finite as a float32"
-    number = _core._as_real(value, name, expected)
-    with _core._DefaultMode():
+    number = _core.as_real(value, name, expected)
+    with _core.DefaultMode():
         if not 0 < np.float32(number) < np.inf:
-            raise ValueError(f"{name}: expected {expected}, got {_core._shown(value)}")
+            raise ValueError(f"{name}: expected {expected}, got {_core.shown(value)}")
     return number
 
 
@@ -91,5 +91,5 @@ def as_word(value: Any, name: str, words: Mapping[str, Any]) -> Any:
     """The meaning of a word."""
     if not isinstance(value, str) or value not in words:
         expected = ", ".join(words)
-        raise ValueError(f"{name}: expected one of {expected}, got {_core._shown(value)}")
+        raise ValueError(f"{name}: expected one of {expected}, got {_core.shown(value)}")
     return words[value]

@@ -5,7 +5,7 @@ from typing import Generic, NamedTuple, SupportsFloat
 import numpy as np
 
 from bn_ext import _core
-from bn_ext._core import _as_epsilon as as_epsilon
+from bn_ext._core import as_epsilon
 from bn_ext._typing import Array, Data, NDArray, Scalar
 from bn_ext.specs._rules import Rules
 

@@ -123,7 +123,7 @@ def batch_norm_forward_training(
         optional={"gamma": gamma, "beta": beta},
     )  # fmt: skip
     old = arrays["running_mean"], arrays["running_variance"]
-    with _core._DefaultMode():
+    with _core.DefaultMode():
         new = [a.astype(np.float32) for a in old]
         dst, *batch = _core.training(
             **arrays | {"running_mean": new[0], "running_variance": new[1]}, **shared,
@@ -254,7 +254,7 @@ def batch_norm_training_backprop(
     array([1., 1.], dtype=float32)
     """
     shared = _shared(epsilon, data_format)
-    wanted = _core._as_flag(gamma_delta, "gamma_delta"), _core._as_flag(beta_delta, "beta_delta")
+    wanted = _core.as_flag(gamma_delta, "gamma_delta"), _core.as_flag(beta_delta, "beta_delta")
     arrays = _BACKPROP.arrays(
         src=input_forward, diff_dst=output_delta, mean=mean, variance=variance,
         optional={"gamma": gamma},
@@ -339,8 +339,8 @@ def batch_norm_training_backward(
     array([1., 1.], dtype=float32)
     """
     shared = _shared(epsilon, data_format)
-    wanted = _core._as_flag(diff_gamma, "diff_gamma")
-    if wanted != _core._as_flag(diff_beta, "diff_beta"):
+    wanted = _core.as_flag(diff_gamma, "diff_gamma")
+    if wanted != _core.as_flag(diff_beta, "diff_beta"):
         got = f"{diff_gamma}, {diff_beta}"
         raise ValueError(f"diff_gamma, diff_beta: expected both or neither, got {got}")
     arrays = _RULES.arrays(

@@ -46,9 +46,9 @@ def _shared(epsilon: Any, data_format: Any, is_training: Any) -> dict[str, Any]:
     word = "NHWC" if data_format is None else data_format
     word = word.decode(errors="replace") if isinstance(word, bytes) else word
     return {
-        "epsilon": _core._as_epsilon(1e-4 if epsilon is None else epsilon),
+        "epsilon": _core.as_epsilon(1e-4 if epsilon is None else epsilon),
         "data_format": as_word(word, "data_format", _FORMATS),
-        "is_training": is_training is None or _core._as_flag(is_training, "is_training"),
+        "is_training": is_training is None or _core.as_flag(is_training, "is_training"),
     }
 
 
@@ -140,7 +140,7 @@ def fused_batch_norm_v3(
     shared = _shared(epsilon, data_format, is_training)
     arrays = _V3.arrays(src=x, gamma=scale, beta=offset, mean=mean, variance=variance)
     factor = 1 if exponential_avg_factor is None else exponential_avg_factor
-    factor = _core._as_real(factor, "exponential_avg_factor", "a finite number")
+    factor = _core.as_real(factor, "exponential_avg_factor", "a finite number")
     src, gamma = arrays["src"], arrays["gamma"]
     running = [arrays.pop("mean"), arrays.pop("variance")]
     trains = shared.pop("is_training")

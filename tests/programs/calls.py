@@ -34,7 +34,7 @@ def call(n, **options):
     """The number of threads of a gradient with n rows of 64 channels, whose bits must be right."""
     x, v, right = problem(n)
     assert bits(bn_ext.batch_norm_backward(x, x, v, v, epsilon=1e-3, **options)) == right
-    return _core._last_call()["threads"]
+    return _core.last_call()["threads"]
 
 
 @functools.cache

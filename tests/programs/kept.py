@@ -29,10 +29,10 @@ def child():
     right = result().tobytes()
     alive = result()
     result()
-    kept = _core._parked_bytes()
+    kept = _core.parked_bytes()
 
     def overwrite():
-        ours = _core._parked_bytes()
+        ours = _core.parked_bytes()
         a = result()
         a[...] = -1
         alive[...] = -2
@@ -41,7 +41,7 @@ def child():
     return (
         kept > 0
         and in_child(overwrite)
-        and _core._parked_bytes() == kept
+        and _core.parked_bytes() == kept
         and alive.tobytes() == result().tobytes() == right
     )
 
@@ -87,19 +87,19 @@ def without_memory():
     def keep_much_and_leave(room):
         parts = [result() for _ in range(20)]
         del parts
-        assert _core._parked_bytes() > 90 << 20
+        assert _core.parked_bytes() > 90 << 20
         allow_bytes(room)
 
     keep_much_and_leave(20 << 20)
     large = bn_ext.batch_norm_inference(y, x[0], variance, epsilon=1)
     assert large.nbytes == y.nbytes
-    assert _core._parked_bytes() == 0
+    assert _core.parked_bytes() == 0
     allow_bytes(None)
     del large
     keep_much_and_leave(6 << 20)
     grads = bn_ext.batch_norm_backward(wide, wide, ones, ones, epsilon=1)  # smaller results
     assert (grads.diff_beta == 2).all()
-    assert _core._parked_bytes() == 0
+    assert _core.parked_bytes() == 0
     try:
         large = np.broadcast_to(y, (50, *y.shape)).reshape(-1, 64)
         bn_ext.batch_norm_inference(large, x[0], variance, epsilon=1)

@@ -66,7 +66,7 @@ def failed():
 
     def used():
         bn_ext.GradientSums(src.reshape(-1, 64), src.reshape(-1, 64), np.ones(64, np.float32))
-        return _core._last_call()["threads"]
+        return _core.last_call()["threads"]
 
     return errors, in_thread(used)
 
@@ -105,7 +105,7 @@ def every_function():
         p = members.problem(rng, shape, layout, data)
         for one in members.calls(p, num_threads=4):
             one()
-            used = max(used, _core._last_call()["threads"])
+            used = max(used, _core.last_call()["threads"])
     return used
 
 

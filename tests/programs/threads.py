@@ -52,7 +52,7 @@ def of_a_forkserver():
 
 
 def in_a_forkservers_child():
-    return max(call(40_000, num_threads=2) for _ in range(50)), _core._fork_limits()
+    return max(call(40_000, num_threads=2) for _ in range(50)), _core.fork_limits()
 
 
 def beside_other_work():
@@ -64,7 +64,7 @@ def beside_other_work():
 
     def once():
         bn_ext.batch_norm_backward(x, x, v, v, epsilon=1)
-        return _core._last_call()["threads"]
+        return _core.last_call()["threads"]
 
     def team_comes_back():
         return next((2 for _ in range(10**6) if once() == 2), 1)
@@ -94,7 +94,7 @@ def fewer():
     """The most threads of calls that want four; all have the bits of one thread."""
     rng, most = np.random.default_rng(0), 0
     for shape, caches in ORDERS:
-        _core._set_cache_sizes(*caches)
+        _core.set_cache_sizes(*caches)
         src, diff_dst = rng.standard_normal((2, *shape), np.float32)
         v = np.ones(shape[1], np.float32)
         found = []
@@ -106,7 +106,7 @@ def fewer():
                 )  # fmt: skip
                 found.append([a.tobytes() for a in grads])
         assert found[:2] == found[2:]
-        most = max(most, _core._last_call()["threads"])
+        most = max(most, _core.last_call()["threads"])
     return most
 
 
@@ -120,7 +120,7 @@ def a_million():
     """Threads and tasks of a call that asks for a million threads."""
     x, v = np.ones((2, 3000, 4), np.float32), np.ones(3000, np.float32)
     bn_ext.batch_norm_backward(x, x, v, v, epsilon=1, data_format="NCX", num_threads=10**6)
-    return [*_core._last_call().values()][:2]
+    return [*_core.last_call().values()][:2]
 
 
 # ---- floating-point modes ---------------------------------------------------------------
@@ -141,7 +141,7 @@ def pool_in_another_mode():
             ).diff_src.tobytes()
             for k in (1, 4)
         )
-        found.append((one == four, any(one), _core._last_call()["threads"]))
+        found.append((one == four, any(one), _core.last_call()["threads"]))
     modes = {}
     region(4, lambda: modes.update({threading.get_ident(): fp_mode_in_effect()}))
     here = modes.pop(threading.get_ident())
