@@ -74,7 +74,12 @@ def beside_other_work():
     cpu = max(os.sched_getaffinity(0))
     os.sched_setaffinity(second, {cpu})
     os.setpriority(os.PRIO_PROCESS, second, 10)
-    spin = f"import os\nos.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
+    spin = f"""
+import os, time
+os.sched_setaffinity(0, {{{cpu}}})
+end = time.monotonic() + 60  # it must not outlive a test that is killed
+while time.monotonic() < end: pass
+"""
     with subprocess.Popen([sys.executable, "-c", spin]) as busy:
         used = []
         while used.count(2) < 5:
