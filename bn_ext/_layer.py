@@ -161,6 +161,8 @@ class BatchNorm:
     if TYPE_CHECKING:  # `help` would show it
         diff_gamma: NDArray[Any] | None
         diff_beta: NDArray[Any] | None
+        _options_of_a_pass: dict[str, Any]
+        _apart: bool  # do gradients share no memory with what `backward` is not given?
 
     @refuses_other_names
     def __init__(
