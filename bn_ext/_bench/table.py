@@ -47,10 +47,10 @@ def multiples(rows: list[Row], name: str, alone: bool) -> str:
     found = []
     for times in ["medians"] if alone else ["medians", "pairs"]:
         ratios = [r[times][name] / r[times]["bn_ext"] for r in rows if name in r[times]]
-        mean = statistics.geometric_mean(ratios) if ratios else 0
-        found.append(f"{mean:.1f}" if mean >= 1 else f"{mean:.2f}")
         if not ratios:
             return ""
+        mean = statistics.geometric_mean(ratios)
+        found.append(f"{mean:.1f}" if mean >= 1 else f"{mean:.2f}")
     return "/".join(found) + "x"
 
 
