@@ -11,6 +11,11 @@ def twice(problem):
     return lambda: (call(), call())
 
 
+def other(problem):
+    """Does not call bn_ext."""
+    return lambda: sum(range(len(problem.dims)))
+
+
 def absent(problem):
     raise ImportError("No module named 'absent'")
 
@@ -27,4 +32,4 @@ def nothing(problem):
     return None
 
 
-FAKE = {each.__name__: each for each in (twice, absent, refusing, ending, nothing)}
+FAKE = {each.__name__: each for each in (twice, other, absent, refusing, ending, nothing)}

@@ -89,9 +89,9 @@ def in_turns(
 HERE: list[Any] = []
 
 
-def prepare(peer: Peer, case: Case) -> int:
-    """In the process of a package: make its call, once. Return the threads in a call to bn_ext; 0
-    if the package does not have the operation.
+def prepare(peer: Peer, case: Case) -> tuple[bool, int]:
+    """In the process of a package: make its call, once. Return whether the package has the
+    operation, and the threads in a call to bn_ext.
     """
     HERE.clear()  # frees the previous problem
     problem = Problem(case)
@@ -99,7 +99,7 @@ def prepare(peer: Peer, case: Case) -> int:
     if call:
         call()
     HERE[:] = problem, call, work(case.behind)
-    return _core.last_call()["threads"] if call else 0
+    return call is not None, _core.last_call()["threads"]
 
 
 def burst_here() -> tuple[list[Times], int]:
@@ -144,8 +144,9 @@ class Package:
 
     def takes(self, case: Case) -> bool:
         """Whether it has the operation; then its call was made once."""
-        self.used = self.ask(prepare, self.peer, case)
-        return self.used > 0
+        found: bool
+        found, self.used = self.ask(prepare, self.peer, case)
+        return found
 
     def burst(self) -> list[Times]:
         found: list[Times]
