@@ -10,6 +10,7 @@
 #include "channel.h"
 #include "dispatch.h"
 #include "exact/exact.h"
+#include "exact/statistics.h"
 #include "memory/memory.h"
 #include "operations/coefs.h"
 #include "tasks.h"
@@ -35,13 +36,13 @@ static bn_half half_of(const bn_problem *p, const bn_operation *operation, bn_ha
 /* `state` is room for the plan's. */
 static bn_plan plan_of(const bn_problem *p, const bn_operation *operation, bn_half asked,
                        bn_accumulator *state) {
-    const base_formula formulas[] = {operation->formulas[SUM], operation->formulas[WRITE],
-                                     operation->again};
+    const base_formula again = operation->must_repeat ? operation->again : NOTHING;
+    const base_formula formulas[] = {operation->formulas[SUM], operation->formulas[WRITE], again};
     const bn_dtype_facts *dtype = &bn_dtype_table[p->dtype];
     bn_plan plan = {
         .problem = p,
         .operation = operation,
-        .kernels = bn_kernels_current()->dtype[p->dtype],
+        .kernels = bn_level_current()->kernels[p->dtype],
         .half = half_of(p, operation, asked),
         .exact = asked == SUMS && p->state,
         .element_bytes = dtype->element_bytes,
@@ -61,13 +62,13 @@ static bn_plan plan_of(const bn_problem *p, const bn_operation *operation, bn_ha
         .channels = p->channels,
         .count = asked != SUMS && p->sums ? p->count : (double)p->positions * (double)p->run,
         .summed = plan.half & SUMS,
-        .sums = {.stride = p->channels, .count = bn_sum_count(plan.formula[SUM])},
+        .sums = {.stride = p->channels, .n = bn_sum_count(plan.formula[SUM])},
     };
     if (plan.exact)
         *state = bn_state_sums(
             p->state, bn_limbs(p->dtype, bn_kind_of_sums(operation->formulas[SUM])), p->channels);
     else
-        plan.sum_planes = plan.channels.sums.count * (dtype->loses ? 2 : 1);
+        plan.sum_planes = plan.channels.sums.n * (dtype->loses ? 2 : 1);
     return plan;
 }
 
@@ -107,7 +108,7 @@ static size_t lay_out_channels(bn_plan *plan, char *memory) {
 }
 
 static size_t bytes_of_sums(const bn_plan *plan) {
-    return (size_t)(plan->channels.sums.count * plan->channels.channels) * sizeof(double);
+    return (size_t)(plan->channels.sums.n * plan->channels.channels) * sizeof(double);
 }
 
 /* Make the sums results: every NaN in them must be the canonical one; limbs must be carried. */
@@ -119,8 +120,7 @@ static void give_sums(const bn_plan *plan) {
     const bn_problem *p = plan->problem;
     const bn_vector to = {(char *)p->sums, sizeof *p->sums, BN_F64};
     const int lows = bn_dtype_table[p->dtype].loses ? plan->operation->lows : 0;
-    vector_write(&to, 0, (plan->channels.sums.count + lows) * p->channels,
-                 plan->channels.sums.plane);
+    vector_write(&to, 0, (plan->channels.sums.n + lows) * p->channels, plan->channels.sums.plane);
 }
 
 /* What no elements in any part give. */
@@ -136,39 +136,45 @@ static bn_status give_nothing(const bn_plan *plan) {
     return BN_OK;
 }
 
-/* All memory is one allocation: with two large ones, the C library might return the pages to the
- * system at every call. A part without elements has no tasks. */
+/* Run a plan's tasks, if there are any: if this part has no elements, results follow from the sums
+ * of the others. All memory is one allocation: with two large ones, the C library might return the
+ * pages to the system at every call. */
+static bn_status run(bn_plan *plan, const bn_schedule *tasks, int threads) {
+    const bn_problem *p = plan->problem;
+    size_t bytes = lay_out_channels(plan, NULL);
+    lay_out(NULL, &bytes, 1, tasks ? bn_schedule_bytes(tasks, threads) : 0);
+    char *to_free, *memory = line_aligned(bytes, &to_free);
+    if (!memory)
+        return BN_NO_MEMORY;
+    const size_t own = lay_out_channels(plan, memory);
+    if (plan->half == RESULTS && p->sums)
+        memcpy(plan->channels.sums.plane, p->sums, bytes_of_sums(plan));
+    bn_begin(plan);
+    if (tasks)
+        bn_schedule_execute(tasks, threads, memory + own);
+    else
+        bn_finish(plan, 0, p->channels);
+    if (plan->half == SUMS)
+        give_sums(plan);
+    free(to_free);
+    return BN_OK;
+}
+
 static bn_status execute(const bn_problem *p, const bn_operation *operation, bn_half asked) {
     bn_accumulator state;
     bn_plan plan = plan_of(p, operation, asked, &state);
-    bn_schedule schedule = {0};
     if (plan.channels.count == 0)
         return give_nothing(&plan);
-    const int threads = bn_enter(p->num_threads, worth_of(&plan));
+    bn_schedule tasks;
     const bool has_tasks = bn_elements(p) > 0;
+    const int threads = bn_enter(p->num_threads, worth_of(&plan));
     if (has_tasks) {
         bn_divide(&plan, threads);
-        schedule = bn_schedule_of(&plan);
+        tasks = bn_schedule_of(&plan);
     }
-    size_t bytes = lay_out_channels(&plan, NULL);
-    if (has_tasks)
-        lay_out(NULL, &bytes, 1, bn_schedule_bytes(&schedule, threads));
-    char *given, *memory = line_aligned(bytes, &given);
-    if (memory) {
-        const size_t own = lay_out_channels(&plan, memory);
-        if (plan.half == RESULTS && p->sums)
-            memcpy(plan.channels.sums.plane, p->sums, bytes_of_sums(&plan));
-        bn_begin(&plan);
-        if (has_tasks)
-            bn_schedule_execute(&schedule, threads, memory + own);
-        else
-            bn_finish(&plan, 0, p->channels);
-        if (plan.half == SUMS)
-            give_sums(&plan);
-    }
-    free(given);
+    const bn_status status = run(&plan, has_tasks ? &tasks : NULL, threads);
     bn_leave(threads);
-    return memory ? BN_OK : BN_NO_MEMORY;
+    return status;
 }
 
 /* ---- exact sums in between ------------------------------------------------------ */
@@ -178,9 +184,9 @@ static int64_t state_bytes(const bn_problem *p, bn_kind_of_state kind) {
     return (bn_limbs(p->dtype, kind) + BN_MORE_ROWS) * BN_SUMS * (int64_t)sizeof(int64_t);
 }
 
-/* A copy of the problem with room for sums, and with a state of zeros; the caller frees *given.
+/* A copy of the problem with room for sums, and with a state of zeros; the caller frees *to_free.
  * NULL: there is not enough memory. */
-static bn_problem *with_state(const bn_problem *p, bn_kind_of_state kind, char **given) {
+static bn_problem *with_state(const bn_problem *p, bn_kind_of_state kind, char **to_free) {
     bn_problem *q = NULL;
     int64_t *state = NULL;
     double *sums = NULL;
@@ -190,7 +196,7 @@ static bn_problem *with_state(const bn_problem *p, bn_kind_of_state kind, char *
         q = lay_out(memory, &bytes, 1, sizeof *q);
         state = lay_out(memory, &bytes, p->channels, state_bytes(p, kind));
         sums = lay_out(memory, &bytes, p->channels, BN_SUMS * sizeof *sums);
-        if (pass == 0 && !(memory = line_aligned(bytes, given)))
+        if (pass == 0 && !(memory = line_aligned(bytes, to_free)))
             return NULL;
     }
     *q = *p;
@@ -213,7 +219,7 @@ static bn_status reduce_exactly(const bn_problem *p, const bn_operation *operati
 /* ---- backward --------------------------------------------------------------- */
 
 static const bn_operation *backward_of(const bn_problem *p, bool training) {
-    return &bn_operations_current()->backward[p->data[BN_DIFF_SRC_1] != NULL][training];
+    return &bn_level_current()->backward[p->data[BN_DIFF_SRC_1] != NULL][training];
 }
 
 bn_status bn_backward(const bn_problem *p) {
@@ -242,51 +248,51 @@ int64_t bn_backward_sums(const bn_problem *p) {
 }
 
 bn_status bn_backward_exactly(const bn_problem *p) {
-    char *given;
-    bn_problem *q = with_state(p, BN_OF_GRADIENTS, &given);
+    char *to_free;
+    bn_problem *q = with_state(p, BN_OF_GRADIENTS, &to_free);
     bn_status status = q ? bn_backward_reduce_exactly(q) : BN_NO_MEMORY;
     if (status == BN_OK) {
         bn_backward_sums(q);
         status = bn_backward(q);
     }
-    free(given);
+    free(to_free);
     return status;
 }
 
 bn_status bn_double_backward(const bn_problem *p) {
-    const bn_operation *operation = &bn_operations_current()->double_backward[p->training];
+    const bn_operation *operation = &bn_level_current()->double_backward[p->training];
     return execute(p, operation, WHOLE);
 }
 
 /* ---- forward ---------------------------------------------------------------- */
 
 bn_status bn_training(const bn_problem *p) {
-    const bn_operation *operation = &bn_operations_current()->training[p->data[BN_SRC_1] != NULL];
+    const bn_operation *operation = &bn_level_current()->training[p->data[BN_SRC_1] != NULL];
     return execute(p, operation, WHOLE);
 }
 
 bn_status bn_training_reduce(const bn_problem *p) {
-    const bn_operation *operation = &bn_operations_current()->training[false];
+    const bn_operation *operation = &bn_level_current()->training[false];
     return execute(p, operation, SUMS);
 }
 
 bn_status bn_training_reduce_exactly(const bn_problem *p) {
-    return reduce_exactly(p, bn_operations_current()->moments);
+    return reduce_exactly(p, bn_level_current()->moments);
 }
 
 bn_status bn_training_exactly(const bn_problem *p) {
-    char *given;
-    bn_problem *q = with_state(p, BN_OF_MOMENTS, &given);
+    char *to_free;
+    bn_problem *q = with_state(p, BN_OF_MOMENTS, &to_free);
     bn_status status = q ? bn_training_reduce_exactly(q) : BN_NO_MEMORY;
     if (status == BN_OK) {
         bn_state_stats(q->state, bn_limbs(q->dtype, BN_OF_MOMENTS), q->channels, q->sums);
         status = bn_training(q);
     }
-    free(given);
+    free(to_free);
     return status;
 }
 
 bn_status bn_inference(const bn_problem *p) {
-    const bn_operation *operation = &bn_operations_current()->inference[p->data[BN_SRC_1] != NULL];
+    const bn_operation *operation = &bn_level_current()->inference[p->data[BN_SRC_1] != NULL];
     return execute(p, operation, WHOLE);
 }

@@ -56,19 +56,29 @@ static inline uint16_t bf16_from_double(double value) {
 }
 
 static inline double element_read(bn_dtype dtype, const char *at) {
-    double value;
+    double value = 0;
     float single;
     uint16_t bits16;
-    if (dtype == BN_F64) {
+    switch (dtype) {
+    case BN_F64:
         memcpy(&value, at, sizeof value);
-        return value;
-    }
-    if (dtype == BN_F32) {
+        break;
+    case BN_F32:
         memcpy(&single, at, sizeof single);
-        return single;
+        value = single;
+        break;
+    case BN_F16:
+        memcpy(&bits16, at, sizeof bits16);
+        value = f16_to_double(bits16);
+        break;
+    case BN_BF16:
+        memcpy(&bits16, at, sizeof bits16);
+        value = float_from_bits((uint32_t)bits16 << 16);
+        break;
+    case BN_DTYPES:
+        break;
     }
-    memcpy(&bits16, at, sizeof bits16);
-    return dtype == BN_F16 ? f16_to_double(bits16) : float_from_bits((uint32_t)bits16 << 16);
+    return value;
 }
 
 /* Write value, rounded once; every NaN becomes the canonical NaN. */
@@ -76,13 +86,24 @@ static inline void element_write(bn_dtype dtype, char *at, double value) {
     const double canonical = isnan(value) ? fabs((double)NAN) : value;
     const float narrow = (float)value;
     const float single = isnan(narrow) ? float_from_bits(0x7fc00000u) : narrow;
-    if (dtype == BN_F64) {
+    uint16_t bits16;
+    switch (dtype) {
+    case BN_F64:
         memcpy(at, &canonical, sizeof canonical);
-    } else if (dtype == BN_F32) {
+        break;
+    case BN_F32:
         memcpy(at, &single, sizeof single);
-    } else {
-        const uint16_t bits16 = dtype == BN_F16 ? f16_from_double(value) : bf16_from_double(value);
+        break;
+    case BN_F16:
+        bits16 = f16_from_double(value);
         memcpy(at, &bits16, sizeof bits16);
+        break;
+    case BN_BF16:
+        bits16 = bf16_from_double(value);
+        memcpy(at, &bits16, sizeof bits16);
+        break;
+    case BN_DTYPES:
+        break;
     }
 }
 

@@ -26,15 +26,17 @@ enum {
 #define KERNELS(code, c_name, name, computed, bytes, loses, level)                                 \
     [code] = &bn_kernels_##c_name##_##level,
 #define ENTRY(level)                                                                               \
-    {{#level, {BN_DTYPE_TABLE(KERNELS, level)}},                                                   \
-     {bn_backward_##level, bn_double_backward_##level, bn_training_##level, bn_inference_##level,  \
-      &bn_moments_##level},                                                                        \
-     NEEDS_##level},
-static const struct {
-    bn_kernels kernels;
-    bn_operations operations;
-    int needs;
-} levels[] = {BN_LEVELS(ENTRY)};
+    {                                                                                              \
+        .name = #level,                                                                            \
+        .kernels = {BN_DTYPE_TABLE(KERNELS, level)},                                               \
+        .backward = bn_backward_##level,                                                           \
+        .double_backward = bn_double_backward_##level,                                             \
+        .training = bn_training_##level,                                                           \
+        .inference = bn_inference_##level,                                                         \
+        .moments = &bn_moments_##level,                                                            \
+        .needs = NEEDS_##level,                                                                    \
+    },
+static const bn_level levels[] = {BN_LEVELS(ENTRY)};
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -62,10 +64,8 @@ static int cpu_level(void) {
 }
 #endif
 
-static _Atomic int current = -1;
-
 /* The CPU is asked once: under a hypervisor, cpuid takes microseconds. */
-int bn_isa_count(void) {
+int bn_level_count(void) {
     static _Atomic int count;
     if (!count) {
         const int all = (int)(sizeof levels / sizeof *levels), level = cpu_level();
@@ -77,28 +77,18 @@ int bn_isa_count(void) {
     return count;
 }
 
-const char *bn_isa_name(int level) {
-    return levels[level].kernels.name;
+const bn_level *bn_level_of(int number) {
+    return &levels[number];
 }
 
-int bn_isa_current(void) {
-    if (current < 0)
-        current = bn_isa_count() - 1;
+static const bn_level *_Atomic current;
+
+const bn_level *bn_level_current(void) {
+    if (!current)
+        bn_level_use(bn_level_count() - 1);
     return current;
 }
 
-void bn_isa_use(int level) {
-    current = level;
-}
-
-const bn_kernels *bn_kernels_of(int level) {
-    return &levels[level].kernels;
-}
-
-const bn_kernels *bn_kernels_current(void) {
-    return &levels[bn_isa_current()].kernels;
-}
-
-const bn_operations *bn_operations_current(void) {
-    return &levels[bn_isa_current()].operations;
+void bn_level_use(int number) {
+    current = &levels[number];
 }

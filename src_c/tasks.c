@@ -3,7 +3,7 @@
  * turns the sums into coefficients.
  *
  *     prepare -> [ task: coefficients by columns -> sums of a chunk ]
- *                  of a tile, in parts: chunks in order -> prepare -> finish
+ *                  of a tile, in slices: chunks in order -> prepare -> finish
  *                [ task: coefficients by columns -> results ]
  *
  * A channel that only one task sums is prepared by that task, so that threads share this work.
@@ -19,7 +19,7 @@
 /* ---- a thread ---------------------------------------------------------------- */
 
 static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) {
-    const int count = plan->channels.sums.count;
+    const int n = plan->channels.sums.n;
     size_t used = 0;
     lay_out(memory, &used, 1, sizeof *s);
     for (int pass = 0; pass < PASSES; pass++) {
@@ -32,8 +32,8 @@ static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) 
     s->sums.stride = round_up(plan->columns[SUM] + BN_PAD, LINE_BYTES / sizeof(double));
     const int64_t columns = plan->half & SUMS && plan->columns[SUM] ? s->sums.stride : 0;
     s->sums.plane = lay_out(memory, &used, plan->sum_planes * columns, sizeof(double));
-    s->sums.group = lay_out(memory, &used, count * columns, plan->number_bytes);
-    s->sums.count = count;
+    s->sums.group = lay_out(memory, &used, n * columns, plan->number_bytes);
+    s->sums.n = n;
     if (plan->exact) {
         bn_lay_out_exact(&s->exact, plan->problem, plan->formula[SUM], plan->by_runs[SUM],
                          exact_positions(plan), plan->channels_per_tile, memory, &used);
@@ -136,7 +136,7 @@ static void write_chunk(const bn_plan *plan, bn_scratch *scratch, bn_chunk chunk
     t.coefs = coefs_of(&t, WRITE);
     /* Data this far ahead may be prefetched. On one thread, it is the next tile. */
     const int64_t ahead = plan->channels_per_tile * plan->threads;
-    if (plan->half == WHOLE && !plan->joint &&
+    if (plan->half == WHOLE && plan->by_runs[WRITE] && !plan->joint &&
         chunk.channel + ahead + chunk.channels <= plan->problem->channels)
         t.ahead = ahead;
     bn_write(&t);
@@ -209,20 +209,20 @@ void bn_finish(const bn_plan *plan, int64_t from, int64_t n) {
         bn_for_channels(plan->operation->finish, &plan->channels, from, n);
 }
 
-/* A tile is finished in parts, which threads share. A part has about SUMS_PER_PART sums, and whole
+/* A tile is finished in slices, which threads share. One has about SUMS_PER_SLICE sums, and whole
  * lines of coefficients. Other work per channel takes as long as OTHER_WORK sums (measured). */
-enum { SUMS_PER_PART = 4096, OTHER_WORK = 3, CHANNELS_OF_LINE = LINE_BYTES / sizeof(float) };
+enum { SUMS_PER_SLICE = 4096, OTHER_WORK = 3, CHANNELS_OF_LINE = LINE_BYTES / sizeof(float) };
 
-static int64_t channels_per_part(const bn_plan *plan) {
+static int64_t channels_per_slice(const bn_plan *plan) {
     if (plan->order.row_positions > 1)
         return plan->channels_per_tile;
-    return round_up(ceil_div(SUMS_PER_PART, plan->order.chunks + OTHER_WORK), CHANNELS_OF_LINE);
+    return round_up(ceil_div(SUMS_PER_SLICE, plan->order.chunks + OTHER_WORK), CHANNELS_OF_LINE);
 }
 
-static void finish_part(const void *plan_, void *scratch, int64_t tile, int64_t part) {
+static void finish_slice(const void *plan_, void *scratch, int64_t tile, int64_t slice) {
     const bn_plan *plan = plan_;
     const bn_operation *operation = plan->operation;
-    const int64_t each = channels_per_part(plan), before = part * each;
+    const int64_t each = channels_per_slice(plan), before = slice * each;
     const int64_t from = tile * plan->channels_per_tile + before;
     const int64_t n = at_most(each, channels_of_tile(plan, tile) - before);
     if (n <= 0)
@@ -245,11 +245,11 @@ bn_schedule bn_schedule_of(const bn_plan *plan) {
         .tiles = plan->tiles,
         .tasks = plan->order.chunks,
         .joint = plan->joint ? ceil_div(plan->order.rows, plan->rows_per_write) : 0,
-        .parts = plan->exact ? 0 : ceil_div(plan->channels_per_tile, channels_per_part(plan)),
+        .slices = plan->exact ? 0 : ceil_div(plan->channels_per_tile, channels_per_slice(plan)),
         .tile_bytes = elements * bn_bytes_read(plan),
         .first = plan->half & SUMS ? first_task : NULL,
         .second = plan->half & RESULTS && !plan->fused ? second_task : NULL,
-        .finish = finish_part,
+        .finish = finish_slice,
         .start = start_thread,
         .end = plan->exact ? end_exact : NULL,
         .work = plan,

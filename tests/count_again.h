@@ -1,6 +1,6 @@
 /* count_again.h: how often kernels summed channels again because must_repeat() in
  * operations/forward.c asked for it, so that a test can tell that this happened. Link with
- * -Wl,--wrap=bn_kernels_current. */
+ * -Wl,--wrap=bn_level_current. */
 #ifndef COUNT_AGAIN_H
 #define COUNT_AGAIN_H
 

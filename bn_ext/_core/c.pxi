@@ -76,6 +76,9 @@ cdef extern from "exact/state.h" nogil:
     void bn_fold_signs(int64_t *state, int limbs, int64_t channels)
     void bn_unfold_signs(int64_t *state, int limbs, int64_t channels)
     int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums)
+
+
+cdef extern from "exact/statistics.h" nogil:
     int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats)
 
 
@@ -162,10 +165,13 @@ cdef extern from "arrays/copies.h" nogil:
 
 
 cdef extern from "dispatch.h" nogil:
-    int bn_isa_count()
-    const char *bn_isa_name(int level)
-    int bn_isa_current()
-    void bn_isa_use(int level)
+    ctypedef struct bn_level:
+        const char *name
+
+    int bn_level_count()
+    const bn_level *bn_level_of(int number)
+    const bn_level *bn_level_current()
+    void bn_level_use(int number)
 
 
 cdef extern from "fp_mode.h" nogil:

@@ -3,15 +3,15 @@ which are written in C. Included by core.pyx."""
 
 
 def available_isas():
-    return tuple([bn_isa_name(level).decode() for level in range(bn_isa_count())])
+    return tuple([bn_level_of(level).name.decode() for level in range(bn_level_count())])
 
 
 def get_isa():
-    return bn_isa_name(bn_isa_current()).decode()
+    return bn_level_current().name.decode()
 
 
 def use_isa(name):
-    bn_isa_use(available_isas().index(name))
+    bn_level_use(available_isas().index(name))
 
 
 def cache_sizes():

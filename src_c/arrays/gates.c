@@ -78,7 +78,7 @@ void bn_make_bits(const bn_problem *p, const char *given, char *to) {
         .together = all_meet        ? n
                     : channels_meet ? p->channels * p->run
                                     : p->run,
-        .relu_mask = bn_kernels_current()->dtype[p->dtype]->relu_mask,
+        .relu_mask = bn_level_current()->kernels[p->dtype]->relu_mask,
         .given = given,
         .to = to,
         .n = n,

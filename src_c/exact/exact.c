@@ -41,7 +41,7 @@ void bn_lay_out_exact(bn_exact *e, const bn_problem *p, formula f, bool by_runs,
      * first-level cache. */
     const int64_t pitch = BN_SUMS * all + LINE_BYTES / (int64_t)sizeof(int64_t);
     *e = (bn_exact){
-        .kernels = bn_kernels_current()->dtype[p->dtype],
+        .kernels = bn_level_current()->kernels[p->dtype],
         .formula = f,
         .element_bytes = bn_dtype_table[p->dtype].element_bytes,
         .number_bytes = bn_dtype_table[p->dtype].number_bytes,
@@ -52,7 +52,7 @@ void bn_lay_out_exact(bn_exact *e, const bn_problem *p, formula f, bool by_runs,
                  .by_runs = by_runs,
                  .squares = base_table[f.base].squares},
         .from = -1,
-        .paired = bn_kernels_current()->dtype[p->dtype]->paired && !by_runs,
+        .paired = bn_level_current()->kernels[p->dtype]->paired && !by_runs,
         .most = PORTION_BYTES / bn_dtype_table[p->dtype].number_bytes,
         .positions = positions,
         .run = run,
@@ -105,7 +105,7 @@ void bn_sum_exactly(bn_exact *e, const bn_box *box, const bn_coefs *coefs) {
                 int64_t by[BN_OPERANDS];
                 for (int o = 0; o < BN_OPERANDS; o++) {
                     by[o] = c * box->apart[o] + row * box->pitch[o] +
-                            x * bn_element_step(o, e->element_bytes);
+                            x * bn_next_element(o, e->element_bytes);
                     b.step[o] = next * e->element_bytes + down * box->pitch[o] +
                                 (last && !more ? ahead * box->apart[o] : 0);
                 }

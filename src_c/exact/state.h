@@ -79,19 +79,15 @@ static inline int64_t *bn_state_row(int64_t *state, int64_t channels, int row) {
     return state + row * BN_SUMS * channels;
 }
 
-/* The next three functions carry first. They return a channel whose limbs are impossible for its
- * counts of parts and terms, or which has flags but no terms (in a made-up state), or -1. */
+/* The next two functions, and bn_state_stats, carry first. They return a channel whose limbs are
+ * impossible for its counts of parts and terms, or which has flags but no terms (in a made-up
+ * state), or -1. */
 
 /* Carry, and set each flag to 0 or 1; the state then counts as one part. */
 int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);
 
 /* Each sum, rounded to a double once. */
 int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums);
-
-/* From a state of moments, set `stats` of shape (BN_SUMS, channels): the mean, and the sum of
- * squares about it over bn_power_above(terms); zeros if there are no terms. Also return a channel
- * whose sum of squares is impossible for its sum. */
-int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats);
 
 /* From a canonical state, make one with fewer rows that are not 0, for pickles: the highest limbs
  * of a negative sum, -1 and all ones, become 0, and the limb below them negative. Then undo that;

@@ -1,4 +1,6 @@
 /* statistics.c: mean and variance from a state of moments, as if computed without rounding. */
+#include "exact/statistics.h"
+
 #include <math.h>
 
 #include "channel.h"

@@ -95,7 +95,7 @@ typedef struct {
 #define PLAIN        (1u << NO_GATE)
 #define EVERY_GATE   (~0u)
 static const formula_needs base_table[FORMULAS + 1] = {
-    [GRADIENTS] = {"gradients", BOTH_GIVEN, 0, COEF(MEAN), 2, EVERY_GATE, false},
+    [GRADIENTS] = {"gradients", BOTH_GIVEN, 0, COEF(MEAN), 2, PLAIN, false},
     [MOMENTS] = {"moments", OPERAND(SRC), 0, COEF(MEAN), 2, PLAIN, false},
     [SCALED_MOMENTS] = {"scaled moments", OPERAND(SRC), 0, COEF(MEAN) | COEF(SCALE), 2, 0, false},
     [RAW_MOMENTS] = {"raw moments", OPERAND(SRC), 0, 0, 2, 0, true},
@@ -104,10 +104,9 @@ static const formula_needs base_table[FORMULAS + 1] = {
     [FROZEN] = {"frozen", OPERAND(DIFF_DST), OPERAND(DIFF_SRC), COEF(SCALE), 0, PLAIN, false},
     [BACKWARD_ADD] = {"backward, add", BOTH_GIVEN, BOTH_FIRST, OF_TRAINING, 0, 0, false},
     [FROZEN_ADD] = {"frozen, add", OPERAND(DIFF_DST), BOTH_FIRST, COEF(SCALE), 0, 0, false},
-    [NORMALIZE] = {"normalize", OPERAND(SRC), OPERAND(DST), OF_NORMALIZE, 0, PLAIN | 1u << CLIPPED,
-                   false},
+    [NORMALIZE] = {"normalize", OPERAND(SRC), OPERAND(DST), OF_NORMALIZE, 0, EVERY_GATE, false},
     [NORMALIZE_ADD] = {"normalize, add", OPERAND(SRC) | OPERAND(SRC_1), OPERAND(DST), OF_NORMALIZE,
-                       0, 0, false},
+                       0, EVERY_GATE, false},
     [DOUBLE_BACKWARD] = {"double backward", GIVEN_TWICE, BOTH_SECOND,
                          OF_TRAINING | COEF(CROSS) | COEF(BEND) | COEF(OFFSET), 0, 0, false},
     [DOUBLE_FROZEN] = {"double frozen", GIVEN_TWICE, BOTH_SECOND, OF_TRAINING, 0, 0, false},

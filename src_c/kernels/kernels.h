@@ -5,6 +5,7 @@
 #define BN_KERNELS_H
 
 #include "bn.h"
+#include "exact/terms.h"
 #include "kernels/formulas.h"
 
 /* Where a box begins in each operand; of the gate, `data` is its first byte and `bit` the number of
@@ -26,8 +27,8 @@ typedef struct {
  *
  * To write: there is one row or, unless coefficients are ONE_FOR_ALL, there may be BN_ABREAST.
  * Element i of a row belongs to column i; if coefficients are a ring, columns wrap around. With
- * `nontemporal`, whole registers of a single row bypass the cache; a kernel then prefetches the
- * data of runs `ahead` channels further on, unless that is 0. */
+ * `nontemporal`, whole registers of a single row bypass the cache; a kernel then prefetches what is
+ * `ahead` of what it reads, unless that is 0. */
 enum { BN_ABREAST = 4, BN_BOXES = 2 };
 
 typedef struct {
@@ -37,12 +38,12 @@ typedef struct {
     int64_t apart[BN_OPERANDS]; /* from channel to channel */
     int64_t repeats, channels, cols;
     int rows;
-    int64_t ahead;
+    int64_t ahead[BN_OPERANDS];
     bool folded, nontemporal;
 } bn_box;
 
 /* The distance from an element to the next: of the gate, a bit. */
-static inline int64_t bn_element_step(int operand, int64_t element_bytes) {
+static inline int64_t bn_next_element(int operand, int64_t element_bytes) {
     return operand == BN_GATE ? 1 : element_bytes;
 }
 
@@ -73,10 +74,10 @@ typedef struct {
     bn_layout layout;
 } bn_coefs;
 
-/* Sums by columns, in planes of `stride` doubles: `count` planes, one for each sum of the formula.
- * For BN_F64 only, `count` planes of compensations follow; they hold what rounding took from the
+/* Sums by columns, in planes of `stride` doubles: `n` planes, one for each sum of the formula.
+ * For BN_F64 only, `n` planes of compensations follow; they hold what rounding took from the
  * sums. (The other types sum floats in doubles and lose nothing that matters.) `group` is scratch
- * for a kernel: `count` planes in the arithmetic type, `stride` numbers apart, with room for a unit
+ * for a kernel: `n` planes in the arithmetic type, `stride` numbers apart, with room for a unit
  * more than the columns. BN_PAD: kernels may add zeros to this many columns after the last.
  * BN_PAD is more than a unit, which has at most 32 columns (2-byte elements in a register of 64
  * bytes). */
@@ -86,51 +87,8 @@ typedef struct {
     double *plane;
     int64_t stride;
     void *group;
-    int count;
+    int n;
 } bn_sums;
-
-/* Exact sums (exact.c) take a portion of a box at a time: rows of a strip, up to BN_STRIP columns;
- * or elements of one channel, whose terms may join any column.
- *
- * Where terms go: the second sum's lie `plane` numbers past the first sum's, and each row lies
- * `pitch` numbers past the one before. A row that ends within a unit is padded with zeros to the
- * end of that unit. A sum of squares has no terms of its own: the first sum's terms are squared
- * later. */
-enum { BN_STRIP = 64 };
-
-/* Numbers of at most 2^top that are multiples of 2^grain. */
-typedef struct {
-    int top, grain;
-} bn_range;
-#define BN_NO_RANGE ((bn_range){-(1 << 20), 1 << 20})
-
-typedef struct {
-    void *number;
-    int64_t plane, pitch;
-    bn_range seen[BN_SUMS]; /* the terms' */
-} bn_terms;
-
-/* Sums as limbs (state.h): an array (limbs and flags, BN_SUMS, columns) whose rows lie `pitch`
- * limbs apart. Only rows `first` to `end` - 1 are set, and flags only if `flagged`. */
-typedef struct {
-    int64_t *limb;
-    int64_t columns, pitch;
-    int limbs, lowest; /* how many, and bn_lowest(limbs) */
-    int first, end;
-    bool flagged;
-    bool by_runs;  /* does a column take all lanes? else each lane has a column */
-    bool squares;  /* does the second sum add squares of the first one's terms? */
-    int64_t terms; /* the most that joined a column since limbs were carried */
-} bn_accumulator;
-
-/* What exact sums need of an arithmetic type, for any formula. */
-typedef struct {
-    /* Add rows of terms to an accumulator's columns from `column` on. */
-    void (*deposit_terms)(bn_accumulator *a, int64_t column, int64_t columns, const bn_terms *terms,
-                          int64_t rows);
-    /* Carry from each limb to the next. */
-    void (*carry)(bn_accumulator *a);
-} bn_exact_kernels;
 
 typedef void bn_terms_kernel(const bn_box *box, const bn_coefs *coefs, bn_terms *to);
 typedef void bn_sum_kernel(const bn_box *box, int boxes, const bn_coefs *coefs,

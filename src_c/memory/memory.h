@@ -21,10 +21,10 @@ static inline void *lay_out(char *memory, size_t *used, int64_t count, int64_t b
     return memory ? memory + at : NULL;
 }
 
-/* malloc, but the result starts on a cache line; the caller frees *given. */
-static inline char *line_aligned(size_t bytes, char **given) {
-    *given = malloc(bytes + LINE_BYTES);
-    return *given ? on_line(*given) : NULL;
+/* malloc, but the result starts on a cache line; the caller frees *to_free. */
+static inline char *line_aligned(size_t bytes, char **to_free) {
+    *to_free = malloc(bytes + LINE_BYTES);
+    return *to_free ? on_line(*to_free) : NULL;
 }
 
 #endif

@@ -48,8 +48,8 @@ static inline double bn_low_of(double value) {
  * is too large by this product. Return 0 if it is not finite: the kernels' product is then not
  * finite either. */
 static inline double bn_times_low(double coef, double low) {
-    const double part = coef * low;
-    return low != 0 && isfinite(part) ? part : 0;
+    const double product = coef * low;
+    return low != 0 && isfinite(product) ? product : 0;
 }
 
 /* For n channels from `from` on: read the given mean and set its coefficient; `low`, if not NULL,

@@ -157,14 +157,14 @@ static bool must_repeat(const bn_channels *c, int64_t from, int64_t n, int round
 static void refine(const bn_channels *c, int64_t from, int64_t n) {
     double *sum = bn_plane(c, SUM_XC, from), *squares = bn_plane(c, SUM_XC_XC, from);
     const double *pivot = c->value[PIVOT] + from, *power = c->value[POWER] + from;
-    const double share = 1 / bn_power_above(c->count);
+    const double inverse = 1 / bn_power_above(c->count);
     const bool has_low = bn_rows_of_statistics(c->problem->dtype) > STAT_LOW;
     double *low = has_low ? bn_plane(c, STAT_LOW, from) : NULL;
     for (int64_t i = 0; i < n; i++) {
         const double off = sum[i] / c->count, rest = squares[i] - sum[i] * off;
         const pair mean = pair_sum(pivot[i], off);
         sum[i] = mean.high / power[i];
-        squares[i] = rest < 0 ? 0 : share * rest / power[i] / power[i];
+        squares[i] = rest < 0 ? 0 : inverse * rest / power[i] / power[i];
         if (low)
             low[i] = mean.low / power[i];
     }
@@ -199,11 +199,11 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
     const double *mean = bn_plane(c, STAT_MEAN, from);
     double *squares = bn_plane(c, STAT_SQUARES, from), *variance = squares;
-    const double share = 1 / bn_power_above(c->count);
+    const double inverse = 1 / bn_power_above(c->count);
     per_channel unbiased;
     for (int64_t i = 0; i < n; i++) {
-        unbiased[i] = squares[i] / (share * (c->count - p->correction));
-        variance[i] = squares[i] / (share * c->count);
+        unbiased[i] = squares[i] / (inverse * (c->count - p->correction));
+        variance[i] = squares[i] / (inverse * c->count);
     }
     vector_write(&p->vector[BN_MEAN], from, n, mean);
     vector_write(&p->vector[BN_VARIANCE], from, n, variance);

@@ -5,9 +5,9 @@
  * each): "first tasks" in the first pass, "second tasks" in the second. There is one parallel
  * region, without a barrier. When the last of a tile's first tasks has ended, the tile is
  * "finished": its coefficients are made. The thread that ended the task and all threads that wait
- * for the tile do this in parts. The tile's second tasks wait until the tile is finished. If second
- * tasks are joint, each spans all tiles, and there are as many as suit the threads, because writes
- * need no order. There are three orders of work.
+ * for the tile do this in slices. The tile's second tasks wait until the tile is finished. If
+ * second tasks are joint, each spans all tiles, and there are as many as suit the threads, because
+ * writes need no order. There are three orders of work.
  *
  *   SOLO     many tiles, of which the last-level cache holds one per thread: a thread takes a
  *            tile from start to end, so that what it has summed is still in its own cache when it
@@ -22,7 +22,7 @@
  * What a thread takes at a time is an item: with SOLO a tile, else a task. With SOLO and PHASES
  * each thread has a share of the items, the same at every call and in both passes for the sake of
  * its cache. When its share is done, it takes from the others' shares. A task waits only for tasks
- * and parts that threads have already taken, so every wait ends, however few threads the runtime
+ * and slices that threads have already taken, so every wait ends, however few threads the runtime
  * delivers, even one.
  */
 #include "threads/schedule.h"
@@ -54,8 +54,8 @@ typedef struct {
 
 typedef struct {
     atomic_llong left;       /* first tasks still running or to come */
-    atomic_llong next_part;  /* the first part that nobody has taken */
-    atomic_llong unfinished; /* parts */
+    atomic_llong next_slice; /* the first slice that nobody has taken */
+    atomic_llong unfinished; /* slices */
 } progress;
 
 typedef struct {
@@ -69,13 +69,13 @@ typedef struct {
     char *scratch;   /* each thread's */
 } bn_team;
 
-static void finish_parts(bn_team *team, void *scratch, int64_t tile) {
+static void finish_slices(bn_team *team, void *scratch, int64_t tile) {
     const bn_schedule *s = team->s;
     progress *p = &team->tile[tile];
-    while (atomic_load_explicit(&p->next_part, memory_order_relaxed) < s->parts) {
-        const int64_t part = atomic_fetch_add_explicit(&p->next_part, 1, memory_order_relaxed);
-        if (part < s->parts) {
-            s->finish(s->work, scratch, tile, part);
+    while (atomic_load_explicit(&p->next_slice, memory_order_relaxed) < s->slices) {
+        const int64_t slice = atomic_fetch_add_explicit(&p->next_slice, 1, memory_order_relaxed);
+        if (slice < s->slices) {
+            s->finish(s->work, scratch, tile, slice);
             atomic_fetch_sub_explicit(&p->unfinished, 1, memory_order_release);
         }
     }
@@ -86,7 +86,7 @@ static void wait_for_tile(bn_team *team, void *scratch, int64_t tile) {
     int tries = 0;
     while (atomic_load_explicit(&p->left, memory_order_acquire))
         relax(&tries);
-    finish_parts(team, scratch, tile);
+    finish_slices(team, scratch, tile);
     while (atomic_load_explicit(&p->unfinished, memory_order_acquire))
         relax(&tries);
 }
@@ -105,7 +105,7 @@ static void run_task(bn_team *team, void *scratch, int pass, int64_t tile, int64
     (pass == FIRST_PASS ? s->first : s->second)(s->work, scratch, tile, task);
     if (pass == FIRST_PASS &&
         atomic_fetch_sub_explicit(&team->tile[tile].left, 1, memory_order_acq_rel) == 1)
-        finish_parts(team, scratch, tile);
+        finish_slices(team, scratch, tile);
 }
 
 /* Item i of the list. A round is the sum of tile t and the write of tile t - ahead; the first and
@@ -181,7 +181,7 @@ static void worker(void *team_, int me) {
     run_pass(team, scratch, SECOND_PASS, me);
     if (team->s->end)
         team->s->end(team->s->work, scratch);
-    if (!team->s->second && team->s->parts > 1)
+    if (!team->s->second && team->s->slices > 1)
         wait_for_all_tiles(team, scratch);
 }
 
@@ -223,8 +223,8 @@ void bn_schedule_execute(const bn_schedule *s, int threads, void *memory) {
     lay_out_team(&team, memory);
     for (int64_t t = 0; t < s->tiles; t++) {
         atomic_init(&team.tile[t].left, s->first ? s->tasks : 0);
-        atomic_init(&team.tile[t].next_part, 0);
-        atomic_init(&team.tile[t].unfinished, s->parts);
+        atomic_init(&team.tile[t].next_slice, 0);
+        atomic_init(&team.tile[t].unfinished, s->slices);
     }
     for (int i = 0; i < BOTH_PASSES * threads; i++)
         atomic_init(&team.cursors[i].next, 0);

@@ -12,12 +12,12 @@ typedef struct {
     int64_t tile_bytes; /* what a tile's tasks read */
     int64_t tasks;      /* per tile and pass ... */
     int64_t joint;      /* ... or the joint tasks of the second pass, over all tiles; 0: none */
-    int64_t parts;      /* in which a tile is finished; 0: there is nothing to finish */
+    int64_t slices;     /* in which a tile is finished; 0: there is nothing to finish */
     /* Run a task of the first pass, of the second. NULL: there is no such pass. */
     void (*first)(const void *work, void *scratch, int64_t tile, int64_t task);
     void (*second)(const void *work, void *scratch, int64_t tile, int64_t task);
-    /* Finish a part of a tile whose tasks of the first pass, if any, have ended. */
-    void (*finish)(const void *work, void *scratch, int64_t tile, int64_t part);
+    /* Finish a slice of a tile whose tasks of the first pass, if any, have ended. */
+    void (*finish)(const void *work, void *scratch, int64_t tile, int64_t slice);
     void (*start)(const void *work, void *scratch); /* once per thread, before all else ... */
     void (*end)(const void *work, void *scratch);   /* ... and after all else, unless NULL */
     const void *work;

@@ -81,8 +81,8 @@ static void order_channels_last(const bn_problem *p, bn_sum_order *s) {
     s->rows = ceil_div(p->positions, s->row_positions);
     const int64_t row_bytes =
         s->row_positions * p->channels * bn_dtype_table[p->dtype].element_bytes;
-    const int64_t share = s->rows / (TASKS * BN_ROWS);
-    const int64_t strand = at_most(at_most(STRAND_BYTES / row_bytes, share), LONGEST_STRAND);
+    const int64_t fair = s->rows / (TASKS * BN_ROWS);
+    const int64_t strand = at_most(at_most(STRAND_BYTES / row_bytes, fair), LONGEST_STRAND);
     s->chunk_rows = BN_ROWS * (at_least(strand, SHORTEST_STRAND) | 1);
 }
 

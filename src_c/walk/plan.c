@@ -98,9 +98,9 @@ static int64_t channels_for(const bn_plan *plan, int64_t widest, int threads) {
     for (double most = 0; most < enough; tiles++) {
         const int64_t even = round_up(ceil_div(p->channels, tiles), unit);
         const int64_t width = at_most(even, widest);
-        const double part = (double)width / (double)p->channels;
+        const double tile = (double)width / (double)p->channels;
         const double here =
-            busy(threads, order->chunks * ceil_div(p->channels, width), largest_chunk(plan) * part);
+            busy(threads, order->chunks * ceil_div(p->channels, width), largest_chunk(plan) * tile);
         if (here > worth * most || here >= enough) {
             found = width;
             most = here;
@@ -153,6 +153,7 @@ static bool by_runs_is_faster(const bn_plan *plan) {
  * unit by unit, each unit at all positions. */
 static bool sums_by_runs_are_faster(const bn_problem *p) {
     enum { FEW = 8, WORTH_POSITION = 4 }; /* positions; a run's elements per position (measured) */
+    _Static_assert(FEW <= BN_ROWS * BN_GROUP, "one group, so that bits are those by columns");
     return p->positions <= FEW && p->run >= WORTH_POSITION * p->positions;
 }
 

@@ -1,7 +1,8 @@
-/* sum.c: carries out what order.c decides: every addition outside of kernels.
+/* sum.c: carries out what order.c decides: every addition of sums that are not exact.
  *
  *     a block, a group     kernels/ (loops.inc, runs.inc): into a column's sum
- *     a chunk's columns    into its channels' sums: keep_positions and keep_columns, or kernels
+ *     a chunk's columns    into its channels' sums: here, halving a row's positions
+ *                          (keep_positions), or by a tree of subsums (sums.inc)
  *     chunks               in order: bn_add_chunks
  *
  * A chunk goes to a kernel as boxes: rows whose blocks follow each other.
@@ -14,14 +15,14 @@
 /* ---- the parts of sums ------------------------------------------------------- */
 
 static bn_sums sums_from(const bn_sums *sums, int64_t column) {
-    return (bn_sums){sums->plane + column, sums->stride, sums->group, sums->count};
+    return (bn_sums){sums->plane + column, sums->stride, sums->group, sums->n};
 }
 
 /* A chunk's sums, from a channel on. */
 static bn_sums sums_of_chunk(const bn_plan *plan, int64_t index, int64_t channel) {
     const int64_t n = plan->problem->channels;
     return (bn_sums){plan->partial + index * plan->sum_planes * n + channel, n, NULL,
-                     plan->channels.sums.count};
+                     plan->channels.sums.n};
 }
 
 /* ---- a chunk ------------------------------------------------------------------ */
@@ -67,7 +68,7 @@ static int boxes_of_stretches(const bn_task *t, bn_box box[BN_BOXES]) {
     box->repeats = n / block;
     box->cols = stretch;
     for (int o = 0; o < BN_OPERANDS; o++) {
-        box->pitch[o] = stretch * bn_element_step(o, plan->element_bytes);
+        box->pitch[o] = stretch * bn_next_element(o, plan->element_bytes);
         box->step[o] = BN_ROWS * box->pitch[o];
     }
     return add_box(box, 1, n % block > 0, n % block);
@@ -175,19 +176,21 @@ static double compensated(double sum, double compensation) {
     return isnan(sum + compensation) ? sum : sum + compensation;
 }
 
-/* A single chunk's sums stay as they are: none is -0, so adding them to 0 would change nothing. */
+/* Called by the thread that finishes these channels, once all their chunks are summed; again only
+ * after they were summed again, because compensations join the sums. A single chunk's sums are in
+ * place: none is -0, so adding them to 0 would change nothing. */
 void bn_add_chunks(const bn_plan *plan, int64_t from, int64_t n) {
     const bn_sums sums = sums_from(&plan->channels.sums, from);
-    const int64_t chunks = plan->order.chunks > 1 ? plan->order.chunks : 0;
-    if (chunks)
+    if (plan->order.chunks > 1) {
         clear(&sums, plan->sum_planes, n);
-    for (int64_t chunk = 0; chunk < chunks; chunk++) {
-        const bn_sums terms = sums_of_chunk(plan, chunk, from);
-        plan->kernels->add(&sums, &terms, n);
+        for (int64_t chunk = 0; chunk < plan->order.chunks; chunk++) {
+            const bn_sums terms = sums_of_chunk(plan, chunk, from);
+            plan->kernels->add(&sums, &terms, n);
+        }
     }
-    for (int i = 0; i < plan->sum_planes - sums.count; i++) {
+    for (int i = 0; i < plan->sum_planes - sums.n; i++) {
         double *sum = sums.plane + i * sums.stride;
-        const double *compensation = sum + sums.count * sums.stride;
+        const double *compensation = sum + sums.n * sums.stride;
         for (int64_t c = 0; c < n; c++)
             sum[c] = compensated(sum[c], compensation[c]);
     }

@@ -34,7 +34,7 @@ static inline bn_box bn_first_row(const bn_task *t, int64_t cols) {
         box.at.data[o] = p->data[o];
         box.apart[o] = p->apart[o];
         by[o] = t->chunk.position * p->pitch[o] + t->chunk.channel * p->apart[o] +
-                t->chunk.x * bn_element_step(o, t->plan->element_bytes);
+                t->chunk.x * bn_next_element(o, t->plan->element_bytes);
     }
     bn_move(&box.at, by);
     return box;

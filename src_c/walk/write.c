@@ -21,6 +21,10 @@ static int64_t write_abreast(const bn_task *t, bn_box *box, int64_t n) {
     return n - BN_ABREAST * four.repeats;
 }
 
+/* If nothing was summed, what a task reads is not in cache: it is fetched so far ahead (measured: 4
+ * to 32 kB are alike). */
+enum { BYTES_AHEAD = 8 << 10 };
+
 void bn_write(const bn_task *t) {
     const bn_plan *plan = t->plan;
     const bool by_runs = plan->by_runs[WRITE];
@@ -29,10 +33,10 @@ void bn_write(const bn_task *t) {
     box.nontemporal = plan->nontemporal;
     for (int o = 0; o < BN_OPERANDS; o++)
         box.step[o] = plan->problem->pitch[o];
-    if (by_runs) {
+    if (by_runs)
         box.channels = t->chunk.channels;
-        box.ahead = t->ahead;
-    }
+    for (int o = 0; o < BN_OPERANDS; o++)
+        box.ahead[o] = plan->half == RESULTS ? BYTES_AHEAD : t->ahead * plan->problem->apart[o];
     if (!by_runs && plan->dense)
         box.cols = n * columns;
     else

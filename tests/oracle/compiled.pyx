@@ -55,7 +55,7 @@ cdef extern from "kernels/kernels.h" nogil:
         int64_t apart[BN_OPERANDS]
         int64_t repeats, channels, cols
         int rows
-        int64_t ahead
+        int64_t ahead[BN_OPERANDS]
         c_bool folded, nontemporal
 
     ctypedef enum bn_layout:
@@ -70,7 +70,7 @@ cdef extern from "kernels/kernels.h" nogil:
         double *plane
         int64_t stride
         void *group
-        int count
+        int n
 
     ctypedef void bn_sum_kernel(const bn_box *box, int boxes, const bn_coefs *coefs,
                                 const bn_sums *sums)
@@ -85,17 +85,16 @@ cdef extern from "kernels/kernels.h" nogil:
 
 
 cdef extern from "dispatch.h" nogil:
-    ctypedef struct bn_kernels:
-        const bn_dtype_kernels *dtype[BN_DTYPES]
+    ctypedef struct bn_level:
+        const char *name
+        const bn_dtype_kernels *kernels[BN_DTYPES]
 
-    const bn_kernels *bn_kernels_of(int level)
-
-    int bn_isa_count()
-    const char *bn_isa_name(int level)
+    int bn_level_count()
+    const bn_level *bn_level_of(int number)
 
 
 cdef tuple DTYPES = tuple([bn_dtype_table[code].name.decode() for code in range(BN_DTYPES)])
-cdef tuple ISAS = tuple([bn_isa_name(level).decode() for level in range(bn_isa_count())])
+cdef tuple ISAS = tuple([bn_level_of(level).name.decode() for level in range(bn_level_count())])
 cdef dict OPERANDS = {
     BN_SRC: "src", BN_DIFF_DST: "diff_dst", BN_SRC_1: "src_1", BN_DIFF_DIFF_SRC: "diff_diff_src",
     BN_GATE: "gate", BN_DST: "dst", BN_DIFF_SRC: "diff_src", BN_DIFF_DIFF_DST: "diff_diff_dst",
@@ -110,7 +109,7 @@ cdef dict COEFFICIENTS = {
 cdef const bn_dtype_kernels *kernels_of(isa, dtype) except NULL:
     cdef int level = ISAS.index(isa)
     cdef int code = DTYPES.index(dtype)
-    return bn_kernels_of(level).dtype[code]
+    return bn_level_of(level).kernels[code]
 
 
 def formulas():
@@ -163,7 +162,7 @@ cdef bn_sums sums_of(double[:, ::1] planes, double[:, ::1] group) except *:
     sums.plane = &planes[0, 0]
     sums.stride = planes.shape[1]
     sums.group = &group[0, 0] if group is not None else NULL
-    sums.count = planes.shape[0] // 2
+    sums.n = planes.shape[0] // 2
     return sums
 
 
@@ -176,7 +175,8 @@ cdef bn_box box_of(box) except *:
         b.at.data[i] = <char *><uintptr_t>addresses[i]
         b.pitch[i], b.step[i], b.apart[i] = pitches[i], steps[i], aparts[i]
     b.nontemporal = any(flag)
-    b.ahead = b.nontemporal  # as for the next tile: the next channel is prefetched
+    for i in range(BN_OPERANDS):  # as for the next tile: the next channel is prefetched
+        b.ahead[i] = b.apart[i] * b.nontemporal
     return b
 
 

@@ -1,0 +1,52 @@
+/* terms.h: what kernels make and take of exact sums: terms, and the accumulators they join. See
+ * exact.c.
+ */
+#ifndef BN_TERMS_H
+#define BN_TERMS_H
+
+#include "bn.h"
+
+/* Exact sums (exact.c) take a portion of a box at a time: rows of a strip, up to BN_STRIP columns;
+ * or elements of one channel, whose terms may join any column.
+ *
+ * Where terms go: the second sum's lie `plane` numbers past the first sum's, and each row lies
+ * `pitch` numbers past the one before. A row that ends within a unit is padded with zeros to the
+ * end of that unit. A sum of squares has no terms of its own: the first sum's terms are squared
+ * later. */
+enum { BN_STRIP = 64 };
+
+/* Numbers of at most 2^top that are multiples of 2^grain. */
+typedef struct {
+    int top, grain;
+} bn_range;
+#define BN_NO_RANGE ((bn_range){-(1 << 20), 1 << 20})
+
+typedef struct {
+    void *number;
+    int64_t plane, pitch;
+    bn_range seen[BN_SUMS]; /* the terms' */
+} bn_terms;
+
+/* Sums as limbs (state.h): an array (limbs and flags, BN_SUMS, columns) whose rows lie `pitch`
+ * limbs apart. Only rows `first` to `end` - 1 are set, and flags only if `flagged`. */
+typedef struct {
+    int64_t *limb;
+    int64_t columns, pitch;
+    int limbs, lowest; /* how many, and bn_lowest(limbs) */
+    int first, end;
+    bool flagged;
+    bool by_runs;  /* does a column take all lanes? else each lane has a column */
+    bool squares;  /* does the second sum add squares of the first one's terms? */
+    int64_t terms; /* the most that joined a column since limbs were carried */
+} bn_accumulator;
+
+/* What exact sums need of an arithmetic type, for any formula. */
+typedef struct {
+    /* Add rows of terms to an accumulator's columns from `column` on. */
+    void (*deposit_terms)(bn_accumulator *a, int64_t column, int64_t columns, const bn_terms *terms,
+                          int64_t rows);
+    /* Carry from each limb to the next. */
+    void (*carry)(bn_accumulator *a);
+} bn_exact_kernels;
+
+#endif
