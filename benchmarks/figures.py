@@ -177,9 +177,9 @@ def headline(runs, found):
     )
     others = (
         f"The picture has medians of {len(shown)} rows, on two threads of an {cpu} with AVX-512, "
-        f"each call behind an elementwise pass of NumPy ([method, table](docs/figures.md)): torch "
-        f"takes {torch:.1f} times as long. Whichever of NumPy, torch, JAX, TensorFlow and oneDNN "
-        f"is fastest in a row takes {median} times as long (range {spread})."
+        "each call right after an elementwise pass of NumPy ([method, table](docs/figures.md)): "
+        f"torch takes {torch:.1f} times as long. Whichever of NumPy, torch, JAX, TensorFlow and "
+        f"oneDNN is fastest in a row takes {median} times as long (range {spread})."
     )
     fill = partial(textwrap.fill, width=120, break_on_hyphens=False)
     return f"{fill(others)}\n\n{fill(gain, subsequent_indent='  ')}\n"

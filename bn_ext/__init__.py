@@ -2,7 +2,8 @@
 
 `batch_norm_training`, `batch_norm_inference` and `batch_norm_backward` take arrays of any strides.
 `bn_ext.specs` has the operators of oneDNN Graph, nGraph and TensorFlow, with the arguments that
-their specifications define.
+their specifications define. `bn_ext.testing`, `bn_ext.torch`, `bn_ext.dask` and `bn_ext.autograd`
+are imported by name.
 """
 
 from typing import TYPE_CHECKING

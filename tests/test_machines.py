@@ -19,8 +19,7 @@ HEAD = f"""\
 import sys
 sys.path.insert(0, {str(TESTS)!r})
 from machines import *
-options = OPTIONS
-"""
+{BLOCKS["all"]}"""
 #: Before the results are gathered: this process's part, and after: the digests of the whole.
 RANKS = """
 parts = comm.gather((dst, diff_src))
