@@ -271,7 +271,7 @@ def draw(path):
     colors = {"torch": "#c9772b", "numpy": "#8a9bab", "bn_ext": "#1f6fb2"}
     marks = {("float32", "4096"): "o", ("float32", "1048576"): "s",
              ("bfloat16", "4096"): "^", ("bfloat16", "1048576"): "D"}  # fmt: skip
-    with pages.picture(path, size=(7, 3.4), dpi=110) as (figure, panels):
+    with pages.picture(path, size=(4.4, 4.8), dpi=140) as (figure, panels):  # for a phone, too
         (panel,) = panels.flat
         for k, (name, color) in enumerate(colors.items()):
             for (dtype, m), mark in marks.items():
@@ -280,15 +280,16 @@ def draw(path):
                 places = [kinds.index(r["data"]) + (k - 1) / 5 for r in mine]
                 panel.plot([max(x, 0.01) for x in shares], places, mark, color=color, markersize=5)
             panel.plot([], [], "o", color=color, label=name)
+        panel.plot([], [], " ", label=" ")  # ends the legend's first column
         for (dtype, m), mark in marks.items():
             panel.plot([], [], mark, color=pages.GREY, label=f"{dtype}, M = {m}")
         panel.axvline(1, color=pages.GREY, linewidth=1)
-        panel.text(1.1, -0.75, "the bound", color=pages.GREY, fontsize=9)
-        panel.set_xscale("log")
-        panel.set_yticks(range(len(kinds)), kinds)
-        panel.invert_yaxis()
-        panel.set_xlabel("largest error of the gradient, as a multiple of its bound")
-        figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+        panel.text(1.2, len(kinds) - 0.6, "the bound", color=pages.GREY, fontsize=9)
+        for place, kind in enumerate(kinds):
+            panel.text(1.2e4, place - 0.32, kind, color=pages.GREY, fontsize=9, ha="right")
+        panel.set(xscale="log", yticks=[], ylim=(len(kinds) - 0.5, -0.8))
+        panel.set_xlabel("largest error of the gradient / its bound")
+        figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
 
 
 def draw_rows(path):
@@ -303,7 +304,7 @@ def draw_rows(path):
         sums = dy.sum(axis=0), pairs, grads.diff_beta
         for found, value in zip(errors.values(), sums, strict=True):
             found.append(float((abs(value - exact) / exact).max()))
-    with pages.picture(path, size=(5.5, 2.8), dpi=110) as (_, panels):
+    with pages.picture(path, size=(4.4, 2.8), dpi=140) as (_, panels):
         (panel,) = panels.flat
         colors = "#c9772b", "#8a9bab", "#1f6fb2"
         for (name, found), color in zip(errors.items(), colors, strict=True):
@@ -311,7 +312,7 @@ def draw_rows(path):
         limit = 13 * unit("float32")  # 12, and half an ulp
         panel.axhline(limit, color=pages.GREY, linewidth=1, linestyle="--", label="the limit")
         panel.set(xscale="log", yscale="log", xlabel="rows", ylabel="error of diff_beta, relative")
-        panel.legend(fontsize=8, frameon=False)
+        panel.legend(fontsize=9, frameon=False)
 
 
 def report(options):

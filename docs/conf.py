@@ -90,17 +90,19 @@ html_favicon = "_static/favicon.svg"
 urls = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["urls"]
 sources = f"{urls['Repository']}/blob/HEAD"
 # Until the project has a home, no page says where it lives.
-html_baseurl = "" if "example.invalid" in sources else urls["Documentation"]
+public = "example.invalid" not in sources
+html_baseurl = urls["Documentation"] if public else ""
 html_theme_options = {
     "navigation_with_keys": False,
     "logo": {"text": project},
-    "navbar_start": ["navbar-logo", "version-switcher"],
+    "navbar_start": ["navbar-logo", *["version-switcher"] * public],
     "switcher": {"json_url": "_static/versions.json", "version_match": version},
     "check_switcher": False,  # the file is written after the check
     "icon_links": [
         {"name": "Repository", "url": urls["Repository"], "icon": "fa-solid fa-code-branch"}
-    ],
-    "use_edit_page_button": True,
+    ]
+    * public,
+    "use_edit_page_button": public,
     "secondary_sidebar_items": {
         "**": ["page-toc", "page-source"],
         **{page: [] for page in WIDE},
@@ -119,6 +121,8 @@ html_sidebars = {page: [] for page in [*ALONE, "troubleshooting", "glossary"]}
 
 def linkcode_resolve(domain, info):
     """Where the repository has a function or a class."""
+    if not public:
+        return None
     found = sys.modules.get(info["module"])
     for name in info["fullname"].split("."):
         found = getattr(found, name, None)
@@ -158,7 +162,7 @@ def adapt(app, page, source):
     source[0] = source[0].replace("\n\n```\n", "\n```\n")
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):  # of which the site has pages
         source[0] = source[0].replace(f"](../{name}", f"]({name.lower()}")
-    if html_baseurl:
+    if public:
         source[0] = re.sub(r"\]\((\.\./)+examples/", f"]({sources}/examples/", source[0])
     if page == "reference":
         source[0] = make_reference.linked(source[0])
