@@ -571,34 +571,35 @@ class BatchNorm:
         for name, array in new.items():
             own[name][...] = array
 
-    if not TYPE_CHECKING:  # with it, a type checker would accept every attribute
+    if not TYPE_CHECKING:  # with them, a type checker would accept every attribute
 
         def __getattr__(self, name):
             """Say what to read instead of what other packages' layers have."""
             _refuse_attribute(self, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse what a pass cannot use; names of other packages, except in a user's subclass."""
-        if name in _NOT_READ and type(self).__module__.partition(".")[0] == "bn_ext":
-            _refuse_attribute(self, name)
-        if name in _FIXED and name in vars(self):
-            raise AttributeError(f"{name}: fixed when the layer is made; make another BatchNorm")
-        if name in _ARRAYS:
-            self._check_array(name, value)
-            vars(self)["_apart"] = False
-        elif name == "num_batches_tracked":
-            value = _as_count(value)
-        elif name in ("training", "frozen"):
-            value = _core.as_flag(value, name)
-        elif name == "saved":
-            vars(self)["_used"] = False
-        elif name == "allreduce":
-            if value is not None and not callable(value):
-                got = _core.shown(value)
-                raise TypeError(f"allreduce: expected a callable or None, got {got}")
-            options = {name: getattr(self, name) for name in _OF_A_PASS}
-            vars(self)["_options_of_a_pass"] = {**options, "allreduce": value is not None}
-        super().__setattr__(name, value)
+        def __setattr__(self, name, value):
+            """Refuse what a pass cannot use and, except in a subclass, other packages' names."""
+            if name in _NOT_READ and type(self).__module__.partition(".")[0] == "bn_ext":
+                _refuse_attribute(self, name)
+            if name in _FIXED and name in vars(self):
+                said = "fixed when the layer is made; make another BatchNorm"
+                raise AttributeError(f"{name}: {said}")
+            if name in _ARRAYS:
+                self._check_array(name, value)
+                vars(self)["_apart"] = False
+            elif name == "num_batches_tracked":
+                value = _as_count(value)
+            elif name in ("training", "frozen"):
+                value = _core.as_flag(value, name)
+            elif name == "saved":
+                vars(self)["_used"] = False
+            elif name == "allreduce":
+                if value is not None and not callable(value):
+                    got = _core.shown(value)
+                    raise TypeError(f"allreduce: expected a callable or None, got {got}")
+                options = {name: getattr(self, name) for name in _OF_A_PASS}
+                vars(self)["_options_of_a_pass"] = {**options, "allreduce": value is not None}
+            super().__setattr__(name, value)
 
     def _check_apart(self) -> None:
         """Raise if `backward` would write to an array that it is not given; later, know it."""

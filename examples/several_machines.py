@@ -90,7 +90,7 @@ def main():
                 return sum(gathered(function, *given))
 
             digest = digest_of(gathered, added)
-        said = f"{count} processes"
+        said = "1 process" if count == 1 else f"{count} processes"
     if digest:
         print(f"{said}: {digest}")
 

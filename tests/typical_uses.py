@@ -186,6 +186,12 @@ print(report, report.worst, report.failures)
 version: str = bn_ext.__version__
 
 
+# Type checkers alone know that a name is misspelled when it is set.
+def misspelled(layer: bn_ext.BatchNorm) -> None:
+    layer.gama = v64  # type: ignore[attr-defined]
+    print(layer.diff_gama)  # type: ignore[attr-defined]
+
+
 # What the functions refuse, type checkers must refuse too.
 general = bn_ext.batch_norm_backward
 reduce = bn_ext.GradientSums
