@@ -286,7 +286,7 @@ def draw(path):
         panel.axvline(1, color=pages.GREY, linewidth=1)
         panel.text(1.2, len(kinds) - 0.6, "the bound", color=pages.GREY, fontsize=9)
         for place, kind in enumerate(kinds):
-            panel.text(1.2e4, place - 0.32, kind, color=pages.GREY, fontsize=9, ha="right")
+            panel.text(1.2e4, place - 0.38, kind, color=pages.GREY, fontsize=9, ha="right")
         panel.set(xscale="log", yticks=[], ylim=(len(kinds) - 0.5, -0.8))
         panel.set_xlabel("largest error of the gradient / its bound")
         figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
