@@ -303,22 +303,23 @@ def paddle_function(layout):
     return {"training": training, "inference": inference, "backward": backward}
 
 
-#: name: (its functions, packages, layout, whether the gradient makes its own statistics, ranks)
+#: name: (its functions, packages, layout, whether the gradient makes its own statistics, how many
+#: axes it takes at least)
 PEERS = {
-    "bn_ext, channels last": (ours, ["bn_ext"], "NXC", False, ()),
-    "bn_ext, channels first": (ours, ["bn_ext"], "NCX", False, ()),
-    "NumPy's formula": (numpy_formula, ["numpy"], "NXC", False, ()),
-    "torch, channels first": (torch_operators, ["torch"], "NCX", False, ()),
-    "torch, channels last": (torch_operators, ["torch"], "NXC", False, ()),
-    "JAX's formula": (jax_formula, ["jax"], "NXC", True, ()),
-    "flax": (flax_layer, ["flax", "jax"], "NXC", True, ()),
-    "TensorFlow": (tensorflow_operators, ["tensorflow"], "NXC", False, (4,)),
-    "oneDNN, channels last": (onednn_primitives, ["oneDNN"], "NXC", False, ()),
-    "oneDNN, channels first": (onednn_primitives, ["oneDNN"], "NCX", False, ()),
-    "Keras on TensorFlow": (keras_layer("tensorflow"), ["keras"], "NXC", True, ()),
-    "Keras on JAX": (keras_layer("jax"), ["keras"], "NXC", True, ()),
-    "Keras on torch": (keras_layer("torch"), ["keras"], "NXC", True, ()),
-    "Paddle": (paddle_function, ["paddle"], "NCX", True, ()),
+    "bn_ext, channels last": (ours, ["bn_ext"], "NXC", False, 2),
+    "bn_ext, channels first": (ours, ["bn_ext"], "NCX", False, 2),
+    "NumPy's formula": (numpy_formula, ["numpy"], "NXC", False, 2),
+    "torch, channels first": (torch_operators, ["torch"], "NCX", False, 2),
+    "torch, channels last": (torch_operators, ["torch"], "NXC", False, 2),
+    "JAX's formula": (jax_formula, ["jax"], "NXC", True, 2),
+    "flax": (flax_layer, ["flax", "jax"], "NXC", True, 2),
+    "TensorFlow": (tensorflow_operators, ["tensorflow"], "NXC", False, 4),
+    "oneDNN, channels last": (onednn_primitives, ["oneDNN"], "NXC", False, 2),
+    "oneDNN, channels first": (onednn_primitives, ["oneDNN"], "NCX", False, 2),
+    "Keras on TensorFlow": (keras_layer("tensorflow"), ["keras"], "NXC", True, 2),
+    "Keras on JAX": (keras_layer("jax"), ["keras"], "NXC", True, 2),
+    "Keras on torch": (keras_layer("torch"), ["keras"], "NXC", True, 2),
+    "Paddle": (paddle_function, ["paddle"], "NCX", True, 2),
 }
 OPERATIONS = "training", "inference", "backward"
 #: Words of cases: no package says what it returns for such data.
@@ -328,8 +329,8 @@ UNDOCUMENTED = "Inf", "empty batch", "no positions"
 
 
 @cache
-def cases_of(operation, layout, ranks):
-    return list(standard_cases(Kind(operation, layout, ranks=ranks), "float32"))
+def cases_of(operation, layout, axes):
+    return list(standard_cases(Kind(operation, layout, axes=axes)))
 
 
 @cache
@@ -341,8 +342,8 @@ def functions_of(name):
 def call_here(name, operation, number):
     """What a package returns in a case, as arrays; or what is wrong with the call."""
     warnings.simplefilter("ignore")
-    _, _, layout, _, ranks = PEERS[name]
-    found = called(functions_of(name)[operation], cases_of(operation, layout, ranks)[number])
+    _, _, layout, _, axes = PEERS[name]
+    found = called(functions_of(name)[operation], cases_of(operation, layout, axes)[number])
     return found if isinstance(found, Finding) else {
         result: np.array(as_array(value)) for result, value in found.items()
     }  # fmt: skip
@@ -365,10 +366,10 @@ def with_own_statistics(case):
 
 def findings_of(name):
     """[(operation, [findings of a case])]; None if the package is not installed."""
-    _, _, layout, own, ranks = PEERS[name]
+    _, _, layout, own, axes = PEERS[name]
     found, process = [], None
     for operation in OPERATIONS:
-        for number, case in enumerate(cases_of(operation, layout, ranks)):
+        for number, case in enumerate(cases_of(operation, layout, axes)):
             process = process or ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
             try:
                 result = process.submit(call_here, name, operation, number).result(MOST)

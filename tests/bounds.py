@@ -95,11 +95,12 @@ def running_errors(found, old, new, factor, want, data, *, vector, count=None, c
     results = {}
     for name, got, before, batch in zip(("mean", "variance"), found, old, new, strict=True):
         corrected = correction if name == "variance" else 0
-        exact = reference.running(
-            before, batch, factor, count=count, correction=corrected, wide=np.longdouble
-        )
-        part = abs(factor) * errors[name].bound * (count / (count - 1) if corrected else 1)
-        sizes = abs((1 - factor) * np.asarray(before).astype(np.longdouble)) + abs(factor * batch)
+        weight = np.longdouble(factor)
+        new = weight * (np.longdouble(count) / (count - corrected) if corrected else 1)
+        old = (1 - weight) * np.asarray(before).astype(np.longdouble)
+        exact = old + new * batch
+        part = abs(new) * errors[name].bound
+        sizes = abs(old) + abs(factor * batch)
         bound = part + 4 * np.longdouble(2.0**-53) * sizes
         results[name] = Error(distance(got, exact), half_ulp(exact, vector), bound)
     return results

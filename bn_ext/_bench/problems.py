@@ -141,7 +141,11 @@ def cases_of(
 def dtype_of(name: str) -> np.dtype[Any]:
     """NumPy's dtype of a name in DTYPES; ImportError for bfloat16 without ml_dtypes."""
     if name == "bfloat16":
-        import ml_dtypes  # noqa: F401  (NumPy knows the name from then on)
+        try:
+            import ml_dtypes  # noqa: F401  (NumPy knows the name from then on)
+        except ImportError:
+            message = "bfloat16 needs ml_dtypes: python -m pip install ml_dtypes"
+            raise ImportError(message) from None
     return np.dtype(name)
 
 

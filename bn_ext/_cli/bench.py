@@ -151,9 +151,8 @@ def demand_what_it_needs(options: argparse.Namespace) -> None:
     for name in options.dtypes:
         try:
             dtype_of(name)
-        except ImportError:
-            message = f"--dtypes: {name} needs ml_dtypes: python -m pip install ml_dtypes"
-            raise UsageError(message) from None
+        except ImportError as error:
+            raise UsageError(f"--dtypes: {error}") from None
     if options.json not in (None, "-"):
         demand_writable("--json", Path(options.json))
     if options.plot:

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bn_ext import testing
-from bn_ext._bench.problems import DTYPES, LAYOUTS, dtype_of
+from bn_ext._bench.problems import DTYPES, LAYOUTS
 from bn_ext._cli.usage import UsageError, writing
 from bn_ext._reference import files
 from bn_ext._reference.cases import Case, Kind, standard_cases
@@ -34,8 +33,6 @@ KINDS = {
     "double-backward": Kind("double_backward"),
     "double-backward-frozen": Kind("double_backward", is_training=False),
 }
-
-
 #: What options that choose cases are if they are not given.
 DEFAULTS: dict[str, Any] = {
     "op": ["backward"], "dtypes": ["float32"], "layout": "NXC", "relu": False, "quick": False,
@@ -63,27 +60,19 @@ def add_kinds(add: Callable[..., Any], *, several: bool) -> None:
 
 def chosen(given: argparse.Namespace, **more: Any) -> Iterator[Case]:
     options = argparse.Namespace(**{**DEFAULTS, **more, **vars(given)})
-    try:
-        words = testing.as_words(options.skip)
-    except ValueError as error:
-        raise UsageError(f"--{error}") from None
     kinds = [replace(KINDS[name], data_format=options.layout) for name in options.op]
     gated = [kind for kind in kinds if kind.operation != "double_backward"]
     if options.relu and not gated:
         raise UsageError("--relu: expected an --op other than double-backward")
-    for dtype in options.dtypes:
-        try:
-            dtype_of(dtype)
-            testing.demand_long_doubles(dtype)
-        except ImportError:
-            message = f"--dtypes: {dtype} needs ml_dtypes: python -m pip install ml_dtypes"
-            raise UsageError(message) from None
-        except NotImplementedError as error:
-            raise UsageError(f"--dtypes: {error}") from None
-    for kind in kinds:
-        each = replace(kind, relu=options.relu and kind in gated)
-        for dtype in options.dtypes:
-            yield from standard_cases(each, dtype, quick=options.quick, skip=words)
+    try:
+        for kind in kinds:
+            each = replace(kind, relu=options.relu and kind in gated)
+            how = {"quick": options.quick, "skip": options.skip}
+            yield from standard_cases(each, options.dtypes, **how)
+    except ValueError as error:
+        raise UsageError(f"--{error}") from None
+    except (ImportError, NotImplementedError) as error:
+        raise UsageError(f"--dtypes: {error}") from None
 
 
 def cases(options: argparse.Namespace) -> int:
@@ -107,8 +96,7 @@ def check(options: argparse.Namespace) -> int:
         except (files.ManifestError, ImportError) as error:  # ml_dtypes may be missing
             raise UsageError(str(error)) from None
     else:
-        function = imported(options.what)
-        report = run(function, chosen(options), **how)
+        report = run(imported(options.what), chosen(options), **how)
     print(report)
     if absent:
         print(f"\nnot checked, since no case has a result: {', '.join(absent)}")

@@ -1,7 +1,7 @@
 """The standard cases: data on which kernels go wrong, for every operation."""
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from types import SimpleNamespace
@@ -11,15 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext import _core
-from bn_ext._bench.problems import LAYOUTS, dtype_of
+from bn_ext._bench.problems import DTYPES, LAYOUTS, dtype_of
 from bn_ext._reference import formulas, limits
 
 __all__ = [
-    "OPERANDS", "RECIPES", "RESULTS", "TENSORS", "Case", "Kind", "as_set", "drawn",
+    "OPERANDS", "RECIPES", "RESULTS", "TENSORS", "Case", "Exact", "Kind", "as_set",
     "standard_cases",
 ]  # fmt: skip
 
 Array = NDArray[Any]
+#: {result: (its right values, the largest errors that pass)}, in long doubles
+Exact: TypeAlias = dict[str, tuple[Any, Any]]
 
 #: {operation: the arrays that a function gets by position}
 OPERANDS = {
@@ -56,10 +58,11 @@ class Case:
 
     name: str
     kind: "Kind"
-    arrays: dict[str, Array | None]
-    epsilon: float = 1e-5
+    #: None for a gamma or beta that is missing.
+    arrays: dict[str, Any]
+    epsilon: float
     #: What else is passed by name: src_1 forward, dst backward.
-    more: dict[str, Array] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
 
     @property
     def axis(self) -> int:
@@ -67,8 +70,7 @@ class Case:
 
     @property
     def src(self) -> Array:
-        src = self.arrays["src"]
-        assert src is not None
+        src: Array = self.arrays["src"]
         return src
 
     @property
@@ -77,118 +79,103 @@ class Case:
         return self.src.dtype.name
 
     @property
-    def empty(self) -> bool:
-        """Is there nothing to make statistics of? Specifications differ in what they are."""
-        return self.kind.operation == "training" and self.src.size == 0
-
-    @property
     def results(self) -> tuple[str, ...]:
         kind = self.kind
         more = ("diff_src_1",) * (kind.add and kind.operation == "backward")
         more += ("unbiased_variance",) * (kind.unbiased and kind.operation == "training")
         return (*RESULTS[kind.operation], *more)
 
-    def refuse_wrong_arrays(self) -> None:
-        """Raise TypeError or ValueError, which names the array."""
-        how = {"epsilon": self.epsilon, "data_format": self.kind.data_format, "dry": True}
-        getattr(_core, self.kind.operation)(*self.arrays.values(), **how)
-
-    def exact(self) -> tuple[dict[str, Any], dict[str, Any], Any]:
-        """The exact results, the bounds of their errors beyond half an ulp, and for each channel
-        whether it can be judged: nothing comes near overflow, or an operand is not finite, and then
-        so are the right results.
+    def exact(self) -> Exact:
+        """What is right for results in the dtype of the data or, of vectors, of the arithmetic. The
+        largest error is 0 where NaN or Inf is right; Inf in a channel that comes near overflow:
+        nothing can be said of it.
         """
-        kind, given = self.kind, self.arrays
-        how: dict[str, Any] = {"epsilon": self.epsilon, "axis": self.axis, "wide": np.longdouble}
+        kind, data = self.kind, self.data
         forward = kind.operation in ("training", "inference")
+        how: dict[str, Any] = {"epsilon": self.epsilon, "axis": self.axis, "wide": np.longdouble}
         if forward:
             how |= {"src_1": self.more.get("src_1"), "relu": kind.relu}
         else:
             how["is_training"] = kind.is_training
         with _core.DefaultMode():
-            if kind.relu and not forward:
+            if "dst" in self.more:
                 how["gate"] = ~(self.more["dst"] <= 0)
-            want: Any = getattr(formulas, f"batch_norm_{kind.operation}")(*given.values(), **how)
-            p = self._by_channel(given)
+            formula = getattr(formulas, f"batch_norm_{kind.operation}")
+            want: Any = formula(*self.arrays.values(), **how)
+            p = self._by_channel()
             if forward:
                 from_batch = kind.operation == "training"
-                bounds = limits.statistics_bounds(want, self.data) if from_batch else {}
+                bounds = limits.statistics_bounds(want, data) if from_batch else {}
                 how = {"from_batch": from_batch, "added": kind.add}
-                bounds["dst"] = limits.dst_bound(want, self.data, self.axis, **how)
-                good = limits.forward_holds(p, want, self.axis, self.data)
-                rstd = want.scale
+                bounds["dst"] = limits.dst_bound(want, data, self.axis, **how)
+                known = limits.forward_holds(p, want, self.axis, data)
             elif kind.operation == "backward":
-                bounds = limits.gradient_bounds(want, self.data, is_training=kind.is_training)
-                bounds["diff_src_1"] = np.zeros(want.diff_src.shape)
-                good, rstd = limits.gradient_holds(p, want, self.data), limits.rstd_of(p)
+                bounds = limits.gradient_bounds(want, data, is_training=kind.is_training)
+                bounds["diff_src_1"] = 0.0
+                known = limits.gradient_holds(p, want, data)
             else:
-                bounds = limits.second_bounds(want, self.data)
-                good, rstd = limits.second_holds(p, want, self.data), np.ones(len(p.src))
-            # diff_diff_* times Inf: specifications differ.
-            special = np.isnan if kind.operation == "double_backward" else _not_finite
-            good |= special(rstd)
-            for a in (*vars(p).values(), *map(self._rows, self.more.values())):
+                bounds = limits.second_bounds(want, data)
+                known = limits.second_holds(p, want, data)
+            # Then right results are not finite either; but diff_diff_* times Inf: nobody says what.
+            finite = np.isfinite if kind.operation != "double_backward" else lambda a: a == a
+            known |= ~finite(want.scale if forward else limits.rstd_of(p))
+            more = (formulas.by_channel(a, self.axis) for a in self.more.values())
+            for a in (*vars(p).values(), *more):
                 if np.ndim(a):
-                    good |= special(a.astype(np.longdouble)).reshape(len(a), -1).any(axis=1)
+                    known |= ~finite(a.astype(np.longdouble)).reshape(len(a), -1).all(axis=1)
             values = want._asdict()
-            if kind.operation == "training":
-                if self.empty:
-                    good[:] = False
+            names = self.results
+            if "unbiased_variance" in names:
                 m = np.longdouble(p.src.shape[1])
                 for found in (values, bounds):
                     found["unbiased_variance"] = found["variance"] * (m / np.maximum(m - 1, 1))
-        values = {name: values[name] for name in self.results}
-        return values, {name: bounds[name] for name in self.results}, good
+            if kind.operation == "training" and not self.src.size:
+                names = ("dst",)  # specifications differ in what the statistics are
+            return {
+                name: (values[name], self._limit(name, values[name], bounds[name], known))
+                for name in names
+            }
 
-    def _rows(self, array: Array) -> Array:
-        rows: Array = formulas.by_channel(array, self.axis)
-        return rows
+    def _limit(self, name: str, right: Any, bound: Any, known: Any) -> Any:
+        """The bound with the result's last rounding, if that is not part of it."""
+        number = limits.arithmetic(self.data)
+        kind = self.data if name in TENSORS else number
+        if name not in TENSORS or limits.unit(kind) > limits.unit(number):
+            bound = bound + limits.half_ulp(right, kind)
+        bound = np.where(np.isfinite(right), np.where(np.isnan(bound), np.inf, bound), 0)
+        if right.ndim > 1:
+            known = formulas.as_before(known[:, None], right, self.axis)
+        return np.where(known, bound, np.inf)
 
-    def _by_channel(self, given: dict[str, Array | None]) -> Any:
+    def _by_channel(self) -> Any:
         """The operands as bn_ext._reference.limits takes them."""
         found: dict[str, Any] = {"epsilon": self.epsilon}
-        channels = self._rows(self.src).shape[0]
-        for name, array in given.items():
+        for name, array in self.arrays.items():
             if array is None:
-                array = np.full(channels, float(name == "gamma"))
-            found[name] = self._rows(array) if name in TENSORS else array
+                array = np.full(self.src.shape[self.axis], float(name == "gamma"))
+            found[name] = formulas.by_channel(array, self.axis) if name in TENSORS else array
         return SimpleNamespace(**found)
-
-
-def _not_finite(array: Any) -> Any:
-    return ~np.isfinite(array)
 
 
 # ---- data ----------------------------------------------------------------------------
 
-
-class Draw(SimpleNamespace):
-    """The arrays of a case, channels last, as doubles (their dtype's range aside)."""
-
-    def statistics(self) -> None:
-        """Mean and variance of src, in case it was changed."""
-        with _core.DefaultMode():
-            x = self.src.astype(self.dtype).astype(np.longdouble).reshape(-1, self.src.shape[-1])
-            self.mean = x.mean(axis=0) if len(x) else np.zeros(x.shape[1])
-            self.variance = x.var(axis=0) if len(x) else np.ones(x.shape[1])
-
-
+#: The arrays of a case, channels last, as doubles (their dtype's range aside).
+Draw: TypeAlias = SimpleNamespace
 Change: TypeAlias = Callable[[Draw], None]
 
 
-def drawn(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Draw:
+def _drawn(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Draw:
     """Random numbers whose sums do not cancel, so that an error in them shows."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     channels = shape[-1]
     src, noise, more, g, src_1 = rng.standard_normal((5, *shape))
-    draw = Draw(
+    return Draw(
         rng=rng, dtype=dtype, epsilon=1e-5, src=src + 1, src_1=src_1, diff_diff_src=g + 0.5,
         diff_dst=np.copysign(noise, src) + 1 + more,
         gamma=np.resize([-1, 1, 1], channels) * rng.uniform(0.5, 2, channels),
         beta=rng.standard_normal(channels), diff_diff_gamma=rng.standard_normal(channels) + 1,
         diff_diff_beta=rng.standard_normal(channels),
     )  # fmt: skip
-    return draw
 
 
 def _scaled(name: str, end: int) -> Change:
@@ -251,9 +238,12 @@ def _constant(draw: Draw) -> None:
 #: name: (shape, what changes, or None); the cases for all operations that have what is changed.
 RECIPES: dict[str, tuple[tuple[int, ...], Change | None]] = {
     "two axes": ((64, 5), None),
+    "as many rows as channels": ((6, 6), None),
     "three axes": ((12, 2, 3), None),
-    "four axes": ((3, 5, 7, 3), None),
-    "five axes": ((2, 3, 4, 2, 5), None),
+    "four axes": ((3, 5, 4, 3), None),
+    "five axes": ((2, 3, 2, 2, 5), None),
+    "axes of one size": ((4, 4, 4), None),
+    "planes of one position": ((9, 1, 1, 4), None),
     "planes of 165 positions": ((7, 5, 33, 9), None),
     "a plane of 300 x 300": ((1, 300, 300, 1), None),
     "without gamma": ((31, 4), as_set(gamma=None, beta=None)),
@@ -313,12 +303,14 @@ class Kind:
     is_training: bool = True
     relu: bool = False
     add: bool = False
+    #: Those of the data that are allowed.
+    dtypes: Sequence[str] = DTYPES
+    #: Do vectors have the data's dtype? Else that of the arithmetic.
+    like_data: bool = False
     #: Is the variance also a result divided by max(M - 1, 1)?
     unbiased: bool = False
-    #: The dtype of vectors; "": that of the arithmetic.
-    vectors: str = ""
-    #: The numbers of axes that are allowed; if empty, any.
-    ranks: tuple[int, ...] = ()
+    #: How many axes src has at least.
+    axes: int = 2
 
     def __post_init__(self) -> None:
         for name in ("is_training", "relu", "add"):
@@ -327,70 +319,91 @@ class Kind:
             got = _core.shown(self.data_format)
             raise ValueError(f"data_format: expected NXC or NCX, got {got}")
 
-    @property
-    def frozen(self) -> bool:
-        return self.operation == "inference" or not self.is_training
+    def known(self, dtypes: Any, argument: str = "dtypes") -> list[np.dtype[Any]]:
+        """The dtypes of these names, if right results for such data can be computed here."""
+        expected = f"any of {', '.join(self.dtypes)}"
+        names = _words(argument, dtypes or [dtypes], self.dtypes.__contains__, expected)
+        if "float64" in names and np.longdouble(1) + np.longdouble(2.0**-62) == 1:
+            raise NotImplementedError("float64 needs long doubles wider than doubles")
+        return [dtype_of(name) for name in names]
+
+    def vectors(self, data: np.dtype[Any]) -> np.dtype[Any]:
+        """Their dtype beside such data."""
+        return data if self.like_data else np.dtype(limits.arithmetic(data.name))
 
     def random(
-        self, name: str, shape: tuple[int, ...], dtype: str, change: Change | None = None
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], change: Change | None = None
     ) -> Case:
         """A case of random numbers; the shape is that of channels last."""
         with _core.DefaultMode():
-            draw = drawn(name.partition(",")[0], shape, dtype_of(dtype))
+            draw = _drawn(name.partition(",")[0], shape, dtype)
             draw.operation = self.operation
             if change:
                 change(draw)
-            draw.statistics()
-            if self.frozen:  # those of other data
+            x = draw.src.astype(draw.dtype).astype(np.longdouble).reshape(-1, shape[-1])
+            draw.mean, draw.variance = np.zeros(shape[-1]), np.ones(shape[-1])
+            if len(x):
+                draw.mean, draw.variance = x.mean(axis=0), x.var(axis=0)
+            if self.operation == "inference" or not self.is_training:  # those of other data
                 draw.mean = draw.mean + draw.variance**0.5 / 3
                 draw.variance = draw.variance * 1.25
-        return self.case(name, draw)
+            return self._case(name, draw)
 
-    def case(self, name: str, draw: Draw) -> Case:
+    def _case(self, name: str, draw: Draw) -> Case:
         """The case of these arrays."""
-        kind, operation = draw.dtype, self.operation
-        number = dtype_of(self.vectors or limits.arithmetic(kind.name))
-        shape = draw.src.shape
-        if self.ranks and len(shape) not in self.ranks:
-            shape = (shape[0], *[1] * (min(self.ranks) - len(shape)), *shape[1:])
+        first, *rest = draw.src.shape
+        shape = first, *[1] * (self.axes - 1 - len(rest)), *rest
 
-        def cast(name: str) -> Array | None:
+        def cast(name: str) -> Any:
             array = getattr(draw, name)
-            if array is None or name not in TENSORS:
-                return None if array is None else array.astype(number)
-            whole: Array = array.astype(kind).reshape(shape)
+            if array is None:
+                return None
+            if name not in TENSORS:
+                return array.astype(self.vectors(draw.dtype))
+            whole = array.astype(draw.dtype).reshape(shape)
             moved = np.moveaxis(whole, -1, 1) if self.data_format == "NCX" else whole
             return np.ascontiguousarray(moved)
 
-        with _core.DefaultMode():
-            arrays = {name: cast(name) for name in OPERANDS[operation]}
-            case = Case(name, self, arrays, draw.epsilon)
-            src_1 = cast("src_1") if self.add else None
-            more = {} if src_1 is None else {"src_1": src_1}
-            if operation in ("training", "inference"):
-                return replace(case, more=more)
-            if not self.relu:
-                return case
-            forward = "inference" if self.frozen else "training"
-            before = {**case.arrays, "beta": cast("beta")}
-            arrays = {name: before[name] for name in OPERANDS[forward]}
-            passed = Case(name, replace(self, operation=forward), arrays, draw.epsilon, more)
-            return replace(case, more={"dst": passed.exact()[0]["dst"].astype(kind)})
+        arrays = {name: cast(name) for name in OPERANDS[self.operation]}
+        case = Case(name, self, arrays, draw.epsilon)
+        if self.operation in ("training", "inference"):
+            return replace(case, more={"src_1": cast("src_1")} if self.add else {})
+        if not self.relu:
+            return case
+        forward = replace(self, operation="training" if self.is_training else "inference")
+        dst, _ = forward._case(name, draw).exact()["dst"]
+        return replace(case, more={"dst": dst.astype(draw.dtype)})
+
+
+def _words(argument: str, given: Any, good: Callable[[str], bool], expected: str) -> list[str]:
+    """Good words, which were passed alone or in a sequence."""
+    words = [given] if isinstance(given, str) or not isinstance(given, Iterable) else [*given]
+    for word in words:
+        if not isinstance(word, str) or not good(word):
+            raise ValueError(f"{argument}: expected {expected}, got {_core.shown(word)}")
+    return words
 
 
 def standard_cases(
-    kind: Kind, dtype: str = "float32", *, quick: bool = False, skip: Sequence[str] = ()
+    kind: Kind, dtypes: Any = "float32", *, quick: bool = False, skip: Any = ()
 ) -> Iterator[Case]:
-    """The cases with data of this dtype, but those whose names contain a word of `skip`."""
-    for name, (shape, change) in RECIPES.items():
-        if NEEDS.get(name, "src") not in OPERANDS[kind.operation]:
-            continue
-        if quick and prod(shape) > LARGE:
-            continue
-        if kind.operation == "double_backward" and "Inf" in name:  # specifications differ
-            continue
-        if kind.ranks and len(shape) > max(kind.ranks):
-            continue
-        if any(word in name for word in skip):
-            continue
-        yield kind.random(f"{name}, {dtype}", shape, dtype, change)
+    """The cases with data of these dtypes, but those whose names contain a word of `skip`."""
+    found = kind.known(dtypes)
+    words = _words(
+        "skip", skip, lambda word: bool(word) and any(word in name for name in RECIPES),
+        "a part of a standard case's name",
+    )  # fmt: skip
+    chosen = [
+        (name, *recipe)
+        for name, recipe in RECIPES.items()
+        if NEEDS.get(name, "src") in OPERANDS[kind.operation]
+        if not (quick and prod(recipe[0]) > LARGE)
+        # diff_diff_* times Inf: specifications differ.
+        if not (kind.operation == "double_backward" and "Inf" in name)
+        if not any(word in name for word in words)
+    ]
+    return (
+        kind.random(f"{name}, {dtype.name}", shape, dtype, change)
+        for dtype in found
+        for name, shape, change in chosen
+    )

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 __all__ = [
-    "Normalized", "Reference", "Second", "as_subtracted", "batch_norm_backward",
+    "Normalized", "Reference", "Second", "as_before", "as_subtracted", "batch_norm_backward",
     "batch_norm_double_backward", "batch_norm_inference", "batch_norm_training", "by_channel",
-    "gate", "running",
 ]  # fmt: skip
 
 
@@ -88,7 +87,7 @@ def accurate_sum(terms):
     return np.where(np.isfinite(lost), terms + lost, terms)
 
 
-def as_before(rows, like, axis):
+def as_before(rows: Any, like: Any, axis: int) -> Any:
     """Put (C, M) back into the shape of `like`: the inverse of by_channel."""
     shape = np.moveaxis(like, axis, 0).shape
     whole = np.broadcast_to(rows, (shape[0], int(np.prod(shape[1:]))))
@@ -163,19 +162,6 @@ def normalized(src, x_near, mean, low, variance, gamma, beta, *, epsilon, axis, 
         as_before(abs(scale * x_near), src, axis), as_before(sizes, src, axis),
         as_before(abs(x_near), src, axis),
     )  # fmt: skip
-
-
-def running(old, new, factor, *, count=None, correction=0, wide=np.float64):
-    """Running statistics after a step: `factor` is the weight of the new ones."""
-    old, new = np.asarray(old).astype(wide), np.asarray(new).astype(wide)
-    if correction:
-        new = new * (wide(count) / wide(count - correction))
-    return (1 - wide(factor)) * old + wide(factor) * new
-
-
-def gate(dst):
-    """Which elements pass a ReLU: all that are not <= 0, so NaNs pass."""
-    return ~(dst <= 0)
 
 
 # ---- backward -----------------------------------------------------------------------

@@ -11,7 +11,7 @@ from bn_ext._bench.problems import dtype_of
 from bn_ext._reference.cases import TENSORS, Case
 from bn_ext._reference.limits import FORMATS, arithmetic, distance, half_ulp
 
-__all__ = ["Finding", "Report", "allowance", "as_array", "called", "judged", "run"]
+__all__ = ["Finding", "Report", "as_array", "called", "compared", "judged", "run"]
 
 
 class Finding(NamedTuple):
@@ -24,8 +24,6 @@ class Finding(NamedTuple):
     element: tuple[int, ...] = ()
     got: float = float("nan")
     expected: float = float("nan")
-    #: How many elements are off by more than their limit.
-    wrong: int = 0
     #: What is wrong, or why it was not judged, if that is not an error of an element.
     reason: str = ""
 
@@ -59,37 +57,37 @@ class Report:
         cases: dict[str, list[Finding]] = {}
         for each in self.findings:
             cases.setdefault(each.case, []).append(each)
-        failed, passed, unknown = [], [], []
+        failed, unknown, passed = parts = [], [], []  # type: tuple[list[Any], list[Any], list[Any]]
         for found in cases.values():
             wrong = [each for each in found if each.share > self.limit]
             unclear = [each for each in found if each.share != each.share]
             if wrong:  # a wrong sum spoils more than itself
                 wrong.sort(key=lambda each: (not each.reason, each.result in TENSORS))
-                failed.append(_cells(wrong[0], [each.result for each in wrong[1:]]))
+                failed.append(_cells(*wrong))
             elif unclear:
-                unknown.append(_cells(unclear[0], [each.result for each in unclear[1:]]))
+                unknown.append(_cells(*unclear))
             else:
-                passed.append(_cells(max(found, key=lambda each: each.share), []))
-        head = [("error/limit", "case", "result", "element", "got", "expected", "")]
-        parts = (failed, unknown) if failures_alone else (failed, unknown, passed)
-        rows = head + [row for part in parts for row in _merged(part)]
-        widths = [max(len(row[k]) for row in rows) for k in range(6)]
+                passed.append(_cells(max(found, key=lambda each: each.share)))
         said = f"{len(failed)} of {len(cases)} cases fail"
         said += f", {len(unknown)} could not be judged" * bool(unknown)
+        rows = [row for part in parts[: 2 if failures_alone else 3] for row in _merged(part)]
+        if not rows:
+            return [said]
+        rows.insert(0, ("error/limit", "case", "result", "element", "got", "expected", ""))
+        widths = [max(len(row[k]) for row in rows) for k in range(6)]
         lines = [said]
-        for share, case, result, element, got, expected, reason in rows:
-            start = f"{share:>{widths[0]}}  {case:<{widths[1]}}  {result:<{widths[2]}}  "
-            rest = f"{element:<{widths[3]}}  {got:>{widths[4]}}  {expected:>{widths[5]}}"
-            lines.append((start + (reason or rest)).rstrip())
-        return lines if len(rows) > 1 else lines[:1]
+        for *cells, reason in rows:
+            aligned = [f"{c:{side}{w}}" for c, side, w in zip(cells, "><<<>>", widths, strict=True)]
+            lines.append("  ".join([*aligned[:3], reason] if reason else aligned).rstrip())
+        return lines
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
 
-def _cells(each: Finding, others: list[str]) -> tuple[str, ...]:
+def _cells(each: Finding, *others: Finding) -> tuple[str, ...]:
     share = "-" if each.share != each.share else "wrong" if each.reason else f"{each.share:.3g}"
-    result = ", ".join([each.result, *others])
+    result = ", ".join(e.result for e in (each, *others))
     if each.reason or not each.element:
         return share, each.case, result, "", "", "", each.reason
     element = f"[{', '.join(map(str, each.element))}]"
@@ -113,10 +111,9 @@ def _merged(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 def as_array(result: Any) -> Any:
     """The result as NumPy has it; TypeError if it is no array."""
     if hasattr(result, "detach"):  # a torch tensor
-        result = result.detach().cpu().to_dense().resolve_neg()
         if str(result.dtype) == "torch.bfloat16":  # unknown to torch's NumPy arrays
-            return result.float().numpy().astype(dtype_of("bfloat16"))
-        return result.numpy()
+            return result.float().numpy(force=True).astype(dtype_of("bfloat16"))
+        return result.numpy(force=True)
     if isinstance(result, np.ma.MaskedArray):
         raise TypeError("it has a mask")
     if hasattr(result, "__array__"):
@@ -128,130 +125,87 @@ def as_array(result: Any) -> Any:
 
 def called(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding:
     """What the function returned, by name; or what is wrong with the call."""
-    given = {name: None if a is None else a.copy() for name, a in case.arrays.items()}
-    more = {name: a.copy() for name, a in case.more.items()}
+
+    def wrong(reason: str, share: float = np.inf) -> Finding:
+        return Finding(case.name, "function", share, reason=reason)
+
+    before = {name: a for name, a in {**case.arrays, **case.more}.items() if a is not None}
+    given = {name: a.copy() for name, a in before.items()}
+    arrays = [given.get(name) for name in case.arrays]
     try:
         with np.errstate(all="ignore"):
-            found = function(*given.values(), epsilon=case.epsilon, **more)
+            more = {name: given[name] for name in case.more}
+            found = function(*arrays, epsilon=case.epsilon, **more)
     except (Exception, SystemExit) as error:  # someone else's function may fail in any way
+        without = any(a is None for a in arrays)
+        for_none = (TypeError, AttributeError) if without else ()
+        refused = isinstance(error, (NotImplementedError, *for_none))
         text = f"raised {type(error).__name__}: {error}".splitlines()[0][:100]
-        refused = isinstance(error, NotImplementedError) or (
-            any(a is None for a in given.values())
-            and isinstance(error, (TypeError, AttributeError))
-        )
-        return Finding(case.name, "function", float("nan") if refused else np.inf, reason=text)
-    before = {**case.arrays, **case.more}
-    changed = [
-        name
-        for name, a in {**given, **more}.items()
-        if a is not None and a.tobytes() != before[name].tobytes()  # type: ignore[union-attr]
-    ]
+        return wrong(text, np.nan if refused else np.inf)
+    changed = [name for name, a in before.items() if a.tobytes() != given[name].tobytes()]
     if changed:
-        return Finding(case.name, "function", np.inf, reason=f"wrote to {', '.join(changed)}")
-    results = found if isinstance(found, (tuple, list)) else (found,)
+        return wrong(f"wrote to {', '.join(changed)}")
     names = case.results
+    results = found if isinstance(found, (tuple, list)) else (found,)
     if found is None or (results is found and len(found) != len(names)):
-        expected = f"expected {', '.join(names)}, or the first alone"
         got = "None" if found is None else f"{len(found)} results"
-        return Finding(case.name, "function", np.inf, reason=f"{expected}, got {got}")
+        return wrong(f"expected {', '.join(names)}, or the first alone, got {got}")
     return dict(zip(names, results, strict=False))
 
 
 def judged(
     case: Case, results: Mapping[str, Any], *, narrow: bool = False, limit: float = 1
 ) -> list[Finding]:
-    """Compare results with the exact ones."""
-    with _core.DefaultMode():
-        exact, bounds, good = case.exact()
-        return [
-            _compared(case, name, result, exact[name], bounds[name], good, narrow, limit)
-            for name, result in results.items()
-            if name in TENSORS or not case.empty
-        ]
+    """Compare the results of a case with the exact ones."""
+    exact = case.exact()
+    return [
+        compared(case.name, name, result, *exact[name], case.data, narrow=narrow, limit=limit)
+        for name, result in results.items()
+        if name in exact
+    ]
 
 
-def _compared(
-    case: Case,
-    name: str,
-    result: Any,
-    exact: Any,
-    bound: Any,
-    good: Any,
-    narrow: bool,
+def compared(
+    case: str, name: str, result: Any, right: Any, allowed: Any, data: str, *, narrow: bool,
     limit: float,
-) -> Finding:
+) -> Finding:  # fmt: skip
+    """Compare a result, of this data, with what is right, and its errors with those `allowed`."""
+
     def wrong(reason: str) -> Finding:
-        return Finding(case.name, name, np.inf, reason=reason)
+        return Finding(case, name, np.inf, reason=reason)
 
     shown = _core.shown(result)
     try:
         array = as_array(result)
     except (Exception, SystemExit) as error:  # a foreign object may fail in any way
         return wrong(f"expected an array, got {shown}: {error}".splitlines()[0][:160])
-    kind, data = array.dtype.name, case.data
+    kind = array.dtype.name
     if kind not in FORMATS and not np.issubdtype(array.dtype, np.floating):
         return wrong(f"expected floating-point numbers, got {kind}")
-    if array.shape != exact.shape:
-        return wrong(f"expected shape {exact.shape}, got {array.shape}")
-    kind = kind if kind in FORMATS else "float64"  # a long double
-    if not narrow and _narrower(kind, data):
+    if array.shape != right.shape:
+        return wrong(f"expected shape {right.shape}, got {array.shape}")
+    mine, its = FORMATS.get(kind, FORMATS["float64"]), FORMATS[data]  # or a long double
+    if not narrow and (mine.unit > its.unit or mine.largest < its.largest):
         return wrong(f"expected at least {data}, like the data, got {kind}")
-    good = np.broadcast_to(_as(good, exact, case.axis), exact.shape)
-    got = array.astype(np.longdouble)
-    bound = bound + _rounding(name, exact, kind, data)
-    off, largest = distance(got, exact), FORMATS[kind].largest
-    over = (abs(exact) + bound >= largest) & (got == np.copysign(np.inf, exact))
-    share = np.where(over | (got == exact), 0, off / bound)
-    share = np.where(np.isfinite(got) & np.isfinite(exact) & ~np.isfinite(bound), 0, share)
-    both = np.isnan(got) & np.isnan(exact)
-    if name == "mean":  # of Inf: NaN or Inf
-        both = ~np.isfinite(got) & ~np.isfinite(exact)
-    share = np.where(both, 0, np.nan_to_num(share, nan=np.inf, posinf=np.inf))
-    share = np.where(good, share, -1)
-    if not share.size:
-        return Finding(case.name, name, 0.0)
-    if not good.all() and share.max() <= limit:
-        part = "" if not good.any() else "in part "
-        reason = f"cannot be judged {part}: too near to overflow".replace(" :", ":")
-        return Finding(case.name, name, np.nan, reason=reason)
+    if not array.size:
+        return Finding(case, name, 0.0)
+    with _core.DefaultMode():
+        got, known = array.astype(np.longdouble), allowed < np.inf
+        if mine.unit > FORMATS[data if name in TENSORS else arithmetic(data)].unit:
+            allowed = allowed + half_ulp(right, kind)
+        share = distance(got, right) / allowed
+        alike = (got == right) | (np.isnan(got) & np.isnan(right))
+        alike |= (abs(right) + allowed >= mine.largest) & (got == np.copysign(np.inf, right))
+        if name == "mean":  # of Inf: NaN or Inf
+            alike |= ~np.isfinite(got) & ~np.isfinite(right)
+        share = np.where(alike, 0, np.where(np.isnan(share), np.inf, share))
+        share = np.where(known, share, -1)
+    if not known.all() and share.max() <= limit:
+        part = " in part" if known.any() else ""
+        return Finding(case, name, np.nan, reason=f"cannot be judged{part}: too near to overflow")
     at = np.unravel_index(share.argmax(), share.shape)
     where = tuple(int(k) for k in at)
-    return Finding(
-        case.name, name, float(share[at]), where, float(got[at]), float(exact[at]),
-        int((share > 1).sum()),
-    )  # fmt: skip
-
-
-def _rounding(name: str, exact: Any, kind: str, data: str) -> Any:
-    """What a result's last rounding adds to its bound."""
-    rounded = name not in TENSORS or FORMATS[kind].unit > FORMATS[arithmetic(data)].unit
-    return half_ulp(exact, kind) if rounded else 0
-
-
-def allowance(case: Case, name: str, exact: Any, bound: Any, good: Any) -> Any:
-    """The largest error that passes, of a result in the dtype of the data or, for vectors, of the
-    arithmetic; 0 where NaN or Inf is right, Inf where nothing is known.
-    """
-    data = case.data
-    kind = data if name in TENSORS else arithmetic(data)
-    found = bound + _rounding(name, exact, kind, data)
-    found = np.where(np.isfinite(exact), np.nan_to_num(found, nan=np.inf), 0)
-    good = np.broadcast_to(_as(good, exact, case.axis), exact.shape)
-    return np.where(good, found, np.inf).astype(np.float64)
-
-
-def _as(vector: Any, exact: Any, axis: int) -> Any:
-    """A vector as it broadcasts with a result."""
-    if exact.ndim == 1:
-        return vector
-    shape = [1] * exact.ndim
-    shape[axis] = -1
-    return vector.reshape(shape)
-
-
-def _narrower(kind: str, data: str) -> bool:
-    mine, its = FORMATS[kind], FORMATS[data]
-    return mine.unit > its.unit or mine.largest < its.largest
+    return Finding(case, name, float(share[at]), where, float(got[at]), float(right[at]))
 
 
 def run(
