@@ -130,9 +130,7 @@ def check(folder: Path, *, narrow: bool = False, limit: float = 1) -> tuple[Repo
             except ManifestError as error:
                 found = Finding(place, name, np.inf, reason=error.args[1])
             else:
-                found = compared(
-                    place, name, result, right, most, data, narrow=narrow, limit=limit
-                )
+                found = compared(place, name, result, right, most, data, narrow=narrow, limit=limit)
             report.findings.append(found)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         text = f"{type(error).__name__}: {error}"
