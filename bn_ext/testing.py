@@ -290,7 +290,7 @@ def _checked(
     kind = Kind(operation, how.data_format, how.is_training, how.relu, how.add)
     if how.operator is not None:
         function, kind = as_operator(function, how.operator, kind)
-    mine = {name: np.asanyarray(a) for name, a in given.items() if a is not None}
+    mine = {name: a for name, a in given.items() if a is not None}
     if mine and "src" not in mine:
         raise TypeError(f"{next(iter(mine))}: expected only with src")
     for name in ("dtypes", "quick", "skip") if mine else ("epsilon",):
@@ -298,11 +298,9 @@ def _checked(
             source = "the standard cases" if mine else "src"
             got = _core.shown(options[name])
             raise TypeError(f"{name}: expected only with {source}, got {got}")
-    cases: Iterable[Case]
     if mine:
-        cases = [
-            _own_case(kind, mine, _core.as_epsilon(1e-5 if how.epsilon is None else how.epsilon))
-        ]
+        epsilon = _core.as_epsilon(1e-5 if how.epsilon is None else how.epsilon)
+        cases: Iterable[Case] = [_own_case(kind, mine, epsilon)]
     else:
         cases = standard_cases(kind, how.dtypes, quick=quick, skip=how.skip)
     report = run(function, cases, narrow=narrow, limit=limit)
@@ -314,14 +312,14 @@ def _checked(
 
 def _own_case(kind: Kind, given: dict[str, Any], epsilon: float) -> Case:
     """The case of the caller's arrays; what is missing is drawn."""
-    arrays = {name: _core.as_array(a, name) for name, a in given.items()}
-    src: Any = arrays["src"]
+    src = _core.as_array(given["src"], "src")
+    arrays = {n: _core.as_array(np.asanyarray(a), n) for n, a in given.items() if n != "src"}
     how: Any = {"epsilon": epsilon, "data_format": kind.data_format, "dry": True}
     _core.training(src, **how)
     (dtype,) = kind.known(src.dtype.name, "src")
     last = np.moveaxis(src, 1, -1) if kind.data_format == "NCX" else src
     case = kind.random("data", last.shape, dtype, as_set(src=last, epsilon=epsilon))
-    for name, array in arrays.items():
+    for name, array in {**arrays, "src": src}.items():
         if name not in case.arrays:
             raise TypeError(f"{name}: expected None if is_training={kind.is_training}")
         case.arrays[name] = array

@@ -57,7 +57,8 @@ class Report:
         cases: dict[str, list[Finding]] = {}
         for each in self.findings:
             cases.setdefault(each.case, []).append(each)
-        failed, unknown, passed = parts = [], [], []  # type: tuple[list[Any], list[Any], list[Any]]
+        parts: tuple[list[tuple[str, ...]], ...] = ([], [], [])
+        failed, unknown, passed = parts
         for found in cases.values():
             wrong = [each for each in found if each.share > self.limit]
             unclear = [each for each in found if each.share != each.share]
@@ -137,9 +138,9 @@ def called(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding
             more = {name: given[name] for name in case.more}
             found = function(*arrays, epsilon=case.epsilon, **more)
     except (Exception, SystemExit) as error:  # someone else's function may fail in any way
-        without = any(a is None for a in arrays)
-        for_none = (TypeError, AttributeError) if without else ()
-        refused = isinstance(error, (NotImplementedError, *for_none))
+        refused = isinstance(error, NotImplementedError) or (
+            any(a is None for a in arrays) and isinstance(error, (TypeError, AttributeError))
+        )
         text = f"raised {type(error).__name__}: {error}".splitlines()[0][:100]
         return wrong(text, np.nan if refused else np.inf)
     changed = [name for name, a in before.items() if a.tobytes() != given[name].tobytes()]
@@ -215,9 +216,8 @@ def run(
     report = Report(limit=limit)
     for case in cases:
         found = called(function, case)
-        report.findings.extend(
-            [found]
-            if isinstance(found, Finding)
-            else judged(case, found, narrow=narrow, limit=limit)
-        )
+        if isinstance(found, Finding):
+            report.findings.append(found)
+        else:
+            report.findings.extend(judged(case, found, narrow=narrow, limit=limit))
     return report
