@@ -18,127 +18,34 @@ DTYPES: tuple[str, ...]
 Scalar = TypeVar("Scalar", bound=np.generic, default=Any)
 Vector = TypeVar("Vector", bound=np.generic, default=Any)
 
-# ---- calls
+# ---- calls: the functions above them have the types of arguments
 
-def training(
-    src: Any,
-    gamma: Any = ...,
-    beta: Any = ...,
-    epsilon: Any = ...,
-    data_format: Any = ...,
-    running_mean: Any = ...,
-    running_variance: Any = ...,
-    exponential_avg_factor: Any = ...,
-    correction: Any = ...,
-    src_1: Any = ...,
-    relu: Any = ...,
-    workspace: Any = ...,
-    out: Any = ...,
-    num_threads: Any = ...,
-    exact: Any = ...,
-    words: Any = ...,
-    dry: bool = ...,
-) -> BatchNormTraining[NDArray[Any]]: ...
-def inference(
-    src: Any,
-    mean: Any,
-    variance: Any,
-    gamma: Any = ...,
-    beta: Any = ...,
-    epsilon: Any = ...,
-    data_format: Any = ...,
-    src_1: Any = ...,
-    relu: Any = ...,
-    workspace: Any = ...,
-    out: Any = ...,
-    num_threads: Any = ...,
-    words: Any = ...,
-    dry: bool = ...,
-) -> NDArray[Any]: ...
+def training(*given: Any, **options: Any) -> BatchNormTraining[NDArray[Any]]: ...
+def inference(*given: Any, **options: Any) -> NDArray[Any]: ...
 def backward(
-    src: Any,
-    diff_dst: Any,
-    mean: Any,
-    variance: Any,
-    gamma: Any = ...,
-    epsilon: Any = ...,
-    data_format: Any = ...,
-    is_training: Any = ...,
-    param_grads: Any = ...,
-    out: Any = ...,
-    num_threads: Any = ...,
-    relu: Any = ...,
-    beta: Any = ...,
-    dst: Any = ...,
-    workspace: Any = ...,
-    diff_src_1: Any = ...,
-    exact: Any = ...,
-    total: Any = ...,
-    words: Any = ...,
-    dry: bool = ...,
+    *given: Any, **options: Any
 ) -> BatchNormGradients[NDArray[Any]] | BatchNormAddGradients[NDArray[Any]]: ...
-def double_backward(
-    src: Any,
-    diff_dst: Any,
-    mean: Any,
-    variance: Any,
-    gamma: Any,
-    diff_diff_src: Any,
-    diff_diff_gamma: Any = ...,
-    diff_diff_beta: Any = ...,
-    epsilon: Any = ...,
-    data_format: Any = ...,
-    is_training: Any = ...,
-    out: Any = ...,
-    num_threads: Any = ...,
-    words: Any = ...,
-    dry: bool = ...,
-) -> BatchNormDoubleBackward[NDArray[Any]]: ...
+def double_backward(*given: Any, **options: Any) -> BatchNormDoubleBackward[NDArray[Any]]: ...
+def training_sums(*given: Any, **options: Any) -> tuple[NDArray[Any], int, str]: ...
+def backward_sums(
+    *given: Any, **options: Any
+) -> tuple[NDArray[Any], int, str, NDArray[np.float64]]: ...
+def update_running(*given: Any, **options: Any) -> None: ...
 
 class Words:
     def __init__(self, words: dict[str, str]) -> None: ...
 
 # ---- sums
 
-def training_sums(
-    src: Any,
-    data_format: Any = ...,
-    exact: Any = ...,
-    num_threads: Any = ...,
-    words: Any = ...,
-) -> tuple[NDArray[Any], int, str]: ...
-def backward_sums(
-    src: Any,
-    diff_dst: Any,
-    mean: Any,
-    data_format: Any = ...,
-    exact: Any = ...,
-    num_threads: Any = ...,
-    relu: Any = ...,
-    beta: Any = ...,
-    dst: Any = ...,
-    workspace: Any = ...,
-    variance: Any = ...,
-    gamma: Any = ...,
-    epsilon: Any = ...,
-    words: Any = ...,
-) -> tuple[NDArray[Any], int, str, NDArray[np.float64]]: ...
-def update_running(
-    statistics: NDArray[np.float64],
-    count: float,
-    running_mean: Any,
-    running_variance: Any,
-    exponential_avg_factor: Any,
-    correction: Any,
-) -> None: ...
-
-MORE_ROWS: int
-
+def power_above(count: float) -> float: ...
 def rows_of_sums(dtype: str, exact: bool, of_moments: bool) -> int: ...
 def state_count(state: NDArray[np.int64]) -> int: ...
-def state_parts(state: NDArray[np.int64]) -> int: ...
 def state_sums(state: NDArray[np.int64]) -> NDArray[np.float64]: ...
 def canonical_state(state: NDArray[np.int64]) -> NDArray[np.int64]: ...
+def added_states(state: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]: ...
+def state_without(
+    state: NDArray[np.int64], part: NDArray[np.int64], name: str
+) -> NDArray[np.int64]: ...
 def pack_state(state: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]: ...
 def unpack_state(packed: NDArray[np.int64], rows: NDArray[np.bool_]) -> NDArray[np.int64]: ...
 def state_statistics(state: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.float64], int]: ...

@@ -20,7 +20,7 @@ from bn_ext._results import (
 )
 from bn_ext._sums import GradientSums, total_of
 from bn_ext._typing import Array, Data, DataFormat, Flag, NDArray, Out, Scalar
-from bn_ext._vectors import statistics_backward
+from bn_ext._vectors import statistics_backward, vectors_alike
 
 __all__ = [
     "batch_norm_backward",
@@ -631,14 +631,7 @@ def batch_norm_statistics_backward(
     if other:
         refuse_unknown(batch_norm_statistics_backward, next(iter(other)))
     given = {"diff_gamma": diff_gamma, "diff_beta": diff_beta, "variance": variance}
-    given |= {} if gamma is None else {"gamma": gamma}
-    vectors = {name: _core.as_array(vector, name) for name, vector in given.items()}
-    first = vectors["diff_gamma"]
-    for name, vector in vectors.items():
-        if vector.ndim != 1 or vector.shape != first.shape:
-            expected = "(C,)" if vector is first else f"{first.shape}, like diff_gamma"
-            raise ValueError(f"{name}: expected shape {expected}, got {vector.shape}")
-        _core.require_dtype(name, vector, _core.DTYPES)
+    vectors = vectors_alike(**given, **({} if gamma is None else {"gamma": gamma}))
     epsilon = _core.as_epsilon(epsilon)
     with _core.DefaultMode():
         wide = {name: vector.astype(np.float64) for name, vector in vectors.items()}

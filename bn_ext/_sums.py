@@ -14,22 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsFloat, SupportsIn
 import numpy as np
 
 from bn_ext import _core
-from bn_ext._names import find_hint, refuses_other_names
+from bn_ext._names import refuses_other_names
 from bn_ext._typing import Array, DataFormat, Flag, NDArray
+from bn_ext._vectors import vectors_alike
 
 __all__ = ["GradientSums", "Statistics"]
 
 #: Doubles count exactly below this.
 _MOST = 2**53
-#: From so many parts on, `+` makes an exact sum canonical, which counts as one part.
-_MANY = 2**19
-#: The rows of a state behind its limbs; the first of them marks NaN and Inf.
-_MORE_ROWS = _core.MORE_ROWS
-
-
-def power_above(count: int) -> float:
-    """As bn_power_above in src_c/bn.h."""
-    return float(1 << max(0, count - 1).bit_length())
 
 
 def _require(holds: bool, name: str, expected: str, got: object) -> None:
@@ -107,7 +99,7 @@ class _Sums:
             return NotImplemented
         self._check_whole(other)
         if self.exact:
-            return self._with(self._few_parts() + other._few_parts(), 0)
+            return self._with(_core.added_states(self._sums, other._sums), 0)
         count = self._count + other._count
         if count >= _MOST:
             raise ValueError(
@@ -130,18 +122,7 @@ class _Sums:
         kind = type(self).__name__
         if not self.exact:
             raise TypeError(f"{kind}: expected exact=True for -: the rounding of + stays otherwise")
-        ours, theirs = _core.canonical_state(self._sums), _core.canonical_state(other._sums)
-        if theirs[-_MORE_ROWS].any():
-            raise ValueError(
-                f"{kind}: expected a part without NaN or Inf for -: other parts may have them, too"
-            )
-        state = ours - theirs
-        state[-1] = ours[-1]  # canonical states count as one part
-        for k in range(len(state) - _MORE_ROWS - 1):
-            borrow = state[k] < 0
-            state[k] += borrow.astype(np.int64) << 40
-            state[k + 1] -= borrow
-        new = self._with(state, 0)
+        new = self._with(_core.state_without(self._sums, other._sums, kind), 0)
         try:
             new._require_possible()
         except ValueError:
@@ -196,29 +177,11 @@ class _Sums:
             found["_mean"] = _array_of("_mean", found["_mean"], np.float64, sums.shape[-1])
         vars(self).update(found)
 
-    if not TYPE_CHECKING:  # with it, a type checker would accept every attribute
-
-        def __getattr__(self, name):
-            """Say what to read instead of what other packages have."""
-            own = getattr(type(self), name, None)
-            if isinstance(own, property):  # it has raised an AttributeError
-                return own.__get__(self)
-            has = {ours: ours for ours in ("mean", "variance") if hasattr(type(self), ours)}
-            hint = find_hint(name, has)[1]
-            hint = hint if hint.startswith(",") else ""  # others are for arguments
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
-
     def _values(self) -> tuple[NDArray[Any], ...]:
         """Arrays that are equal for equal sums."""
         alike = [np.asarray(getattr(self, name)) for name in self._ALIKE]
         sums = _core.canonical_state(self._sums) if self.exact else self._sums
         return (*alike, np.asarray(self.count), sums)
-
-    def _few_parts(self) -> NDArray[np.int64]:
-        """The state, of so few parts that it can be added to another."""
-        many = _core.state_parts(self._sums) >= _MANY
-        state: NDArray[np.int64] = _core.canonical_state(self._sums) if many else self._sums
-        return state
 
     def _with(self, sums: NDArray[Any], count: int) -> Self:
         """The same with other sums."""
@@ -369,23 +332,18 @@ class Statistics(_Sums):
         _require(dtype in [*_core.DTYPES], "dtype", _core.any_of(_core.DTYPES), dtype)
         number: int = _core.as_index(count, "count", "an integer")
         _require(0 <= number < _MOST, "count", "a number from 0 to 2**53 - 1", number)
-        found = [_core.as_array(mean, "mean"), _core.as_array(variance, "variance")]
-        for name, array in zip(("mean", "variance"), found, strict=True):
-            _core.require_dtype(name, array, _core.DTYPES)
-            fits = array.ndim == 1 and array.shape == found[0].shape
-            expected = f"{found[0].shape}, like mean" if name == "variance" else "(C,)"
-            _require(fits, name, f"shape {expected}", array.shape)
+        found = vectors_alike(mean=mean, variance=variance)
         rows = _core.rows_of_sums(dtype, False, True)
-        sums = np.zeros((rows, *found[0].shape))
+        sums = np.zeros((rows, *found["mean"].shape))
         with _core.DefaultMode():
-            negative = np.flatnonzero(found[1] < 0)
+            negative = np.flatnonzero(found["variance"] < 0)
             if negative.size:
                 raise ValueError(
                     f"variance: expected at least 0, got less in channel {negative[0]}"
                 )
             if number:
-                sums[0], sums[1] = found
-                sums[1] *= number / power_above(number)
+                sums[0], sums[1] = found.values()
+                sums[1] *= number / _core.power_above(number)
         sums[np.isnan(sums)] = np.nan
         new = object.__new__(cls)
         vars(new).update(exact=False, dtype=dtype, _sums=sums, _count=number)
@@ -409,7 +367,7 @@ class Statistics(_Sums):
 
     def _variance(self, correction: int) -> NDArray[np.float64]:
         found, count = self._found()
-        divisor = max(count - correction, 0) / power_above(count)
+        divisor = max(count - correction, 0) / _core.power_above(count)
         with _core.DefaultMode():
             variance: NDArray[np.float64] = found[1] / divisor
         variance[np.isnan(variance)] = np.nan
@@ -463,16 +421,16 @@ class Statistics(_Sums):
     def _joined(self, other: Self, count: int) -> NDArray[np.float64]:
         if self._count < other._count and self.dtype == "float64":
             return other._joined(self, count)  # a short step from the mean is rounded little
-        share, power = other._count / count, power_above(count)
+        share, power = other._count / count, _core.power_above(count)
         # The mean is a pair of doubles if there is a third row.
         mean, squares, low = (*self._sums, 0.0)[:3]
         theirs, more, their_low = (*other._sums, 0.0)[:3]
         off = (theirs - mean) + (their_low - low)
         # Grouped like this, nothing overflows unless the variance does.
-        more = more * (power_above(other._count) / power) + off * (
+        more = more * (_core.power_above(other._count) / power) + off * (
             off * (self._count * share / power)
         )
-        squares = squares * (power_above(self._count) / power) + more
+        squares = squares * (_core.power_above(self._count) / power) + more
         step = off * share + low
         half = mean / 2 + (theirs / 2 - mean / 2) * share
         total = np.where(np.isfinite(off), mean + step, 2 * half)

@@ -9,7 +9,19 @@ import numpy as np
 
 from bn_ext import _core
 
-__all__ = ["product", "rstd", "statistics_backward"]
+__all__ = ["product", "rstd", "statistics_backward", "vectors_alike"]
+
+
+def vectors_alike(**given: Any) -> dict[str, Any]:
+    """Arguments as vectors, which must all have the first one's length."""
+    vectors = {name: _core.as_array(vector, name) for name, vector in given.items()}
+    like, first = next(iter(vectors.items()))
+    for name, vector in vectors.items():
+        if vector.ndim != 1 or vector.shape != first.shape:
+            expected = "(C,)" if vector is first else f"{first.shape}, like {like}"
+            raise ValueError(f"{name}: expected shape {expected}, got {vector.shape}")
+        _core.require_dtype(name, vector, _core.DTYPES)
+    return vectors
 
 
 def product(*factors: Any) -> Any:

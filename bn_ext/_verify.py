@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 import bn_ext
 from bn_ext import _core
 from bn_ext._gated import workspace_size
-from bn_ext._sums import power_above
 from bn_ext._typing import DataFormat
 
 __all__ = ["DIGESTS", "DTYPES", "changed_mode", "digests", "known"]
@@ -189,7 +188,7 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
             yield np.nan_to_num(_core.state_sums(sums.array), nan=0.5)
         found, count = _core.state_statistics(moments.array, moments.dtype)
         with np.errstate(over="ignore"):
-            found[1] *= power_above(count)
+            found[1] *= _core.power_above(count)
         yield np.nan_to_num(found, nan=0.5)
         yield np.tile([[float(count)], [1.0]], channels)
     elif mode == "passed":  # by numbers of every kind: half of the NaNs become Inf
@@ -210,7 +209,7 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
         )
     elif mode.endswith("forward"):  # first the sums as they are, before anything is rounded
         found, count, _ = _core.training_sums(src, **how)
-        found[1] *= power_above(count)
+        found[1] *= _core.power_above(count)
         yield found[:2]
         if mode == "forward":
             out = None, *np.empty((2, channels), dtype.number)

@@ -59,6 +59,7 @@ cdef extern from "bn.h" nogil:
     bn_status bn_training_reduce_exactly(const bn_problem *p)
     int64_t bn_backward_sums(const bn_problem *p)
     int bn_rows_of_statistics(bn_dtype dtype)
+    cpdef double power_above "bn_power_above"(double count)
 
 
 cdef extern from "exact/state.h" nogil:
@@ -73,6 +74,7 @@ cdef extern from "exact/state.h" nogil:
     int bn_limbs(bn_dtype dtype, bn_kind_of_state kind)
     int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind)
     int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels)
+    int64_t bn_take_out(int64_t *state, const int64_t *part, int limbs, int64_t channels)
     void bn_fold_signs(int64_t *state, int limbs, int64_t channels)
     void bn_unfold_signs(int64_t *state, int limbs, int64_t channels)
     int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums)

@@ -97,9 +97,6 @@ cdef object as_state(object state, tuple rows, int64_t *count):
     return a
 
 
-MORE_ROWS = BN_MORE_ROWS
-
-
 def rows_of_sums(str dtype, bint exact, bint of_moments):
     """The number of rows of a part's sums."""
     cdef int code = DTYPES.index(dtype)
@@ -111,11 +108,6 @@ def state_count(state):
     cdef int64_t count
     as_state(state, GRADIENT_STATES + MOMENT_STATES, &count)
     return count
-
-
-def state_parts(state):
-    """How many states were added up to this one."""
-    return int(state[state.shape[0] - BN_MORE_ROWS + BN_PARTS_ADDED, 0, 0]) if state.size else 0
 
 
 def state_sums(state):
@@ -140,6 +132,29 @@ def canonical_state(state):
         wrong = bn_make_canonical(
             &limbs[0, 0, 0], <int>limbs.shape[0] - BN_MORE_ROWS, limbs.shape[2])
         check_limbs(wrong, "array")
+    return np.asarray(limbs)
+
+
+def added_states(state, other):
+    """The sum of two states."""
+    return of_few_parts(state) + of_few_parts(other)
+
+
+cdef object of_few_parts(object state):
+    """The state itself; after half as many parts as it may have, its canonical form, of one."""
+    last = state.shape[0] - BN_MORE_ROWS + BN_PARTS_ADDED
+    many = state.size and state[last, 0, 0] > BN_MOST_PARTS // 2
+    return canonical_state(state) if many else state
+
+
+def state_without(state, part, str name):
+    """The canonical state of a total from which a part is taken out. If it was no part, other
+    functions find the result impossible."""
+    cdef int64_t[:, :, ::1] limbs = canonical_state(state), taken = canonical_state(part)
+    cdef int n = <int>limbs.shape[0] - BN_MORE_ROWS
+    if limbs.shape[2] and bn_take_out(&limbs[0, 0, 0], &taken[0, 0, 0], n, limbs.shape[2]) >= 0:
+        raise ValueError(
+            f"{name}: expected a part without NaN or Inf for -: other parts may have them, too")
     return np.asarray(limbs)
 
 

@@ -91,6 +91,24 @@ int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels) {
     return -1;
 }
 
+int64_t bn_take_out(int64_t *state, const int64_t *part, int limbs, int64_t channels) {
+    const int64_t n = BN_SUMS * channels;
+    for (int64_t i = 0; i < n; i++)
+        if (part[(limbs + BN_FLAGS) * n + i])
+            return i % channels;
+    for (int64_t i = 0; i < limbs * n; i++) {
+        const int64_t d = state[i] - part[i];
+        const bool last = i >= (limbs - 1) * n;
+        state[i] = last ? d : d & BN_LIMB_MASK;
+        if (!last)
+            state[i + n] += d >> BN_LIMB_BITS;
+    }
+    const int64_t counts = (limbs + BN_COUNT_AND_STAMP) * n;
+    for (int64_t i = counts; i < counts + n; i++)
+        state[i] = (int64_t)((uint64_t)state[i] - (uint64_t)part[i]);
+    return -1;
+}
+
 void bn_fold_signs(int64_t *state, int limbs, int64_t channels) {
     const int64_t n = BN_SUMS * channels;
     for (int64_t i = limbs * n - 1; i >= n; i--)

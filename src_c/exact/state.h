@@ -89,6 +89,11 @@ int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);
 /* Each sum, rounded to a double once. */
 int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums);
 
+/* Take a part out of a total; both are canonical, and so is the result, unless the part was none of
+ * this total. Returns a channel in which the part has flags, since a flag of the total does not
+ * tell how many parts set it; or -1. */
+int64_t bn_take_out(int64_t *state, const int64_t *part, int limbs, int64_t channels);
+
 /* From a canonical state, make one with fewer rows that are not 0, for pickles: the highest limbs
  * of a negative sum, -1 and all ones, become 0, and the limb below them negative. Then undo that;
  * the state may be damaged. */
