@@ -198,34 +198,18 @@ def _default_kept() -> int:
     return limit
 
 
-def _is_command() -> bool:
-    """Is this process `bn-ext` or `python -m bn_ext`, rather than a program that imports us?"""
-    # While -m imports the package, argv[0] is "-m". orig_argv has the module instead, followed by
-    # the same arguments.
-    if sys.argv[:1] == ["-m"]:
-        return sys.orig_argv[-len(sys.argv)].removeprefix("-m") == "bn_ext"
-    name = os.path.basename(sys.argv[0]) if sys.argv else ""
-    return name.removesuffix(".exe") == "bn-ext"
-
-
 def _read_environment() -> tuple[str | None, int]:
     """The forced level, if any, and the memory that is kept by default."""
     # An empty variable counts as not set.
     name = os.environ.get("BN_EXT_ISA") or None
-    try:
-        if name is not None:
-            if name not in available_isas():
-                raise ImportError(
-                    f"BN_EXT_ISA: expected one of {', '.join(available_isas())} (the levels that "
-                    f"this CPU can run), got {name!r}"
-                )
-            _core.use_isa(name)
-        return name, _default_kept()
-    except ImportError as error:
-        if _is_command():  # the import precedes the command's code, which cannot catch the error
-            print(f"bn-ext: {error}", file=sys.stderr)
-            sys.exit(2)
-        raise
+    if name is not None:
+        if name not in available_isas():
+            raise ImportError(
+                f"BN_EXT_ISA: expected one of {', '.join(available_isas())} (the levels that this "
+                f"CPU can run), got {name!r}"
+            )
+        _core.use_isa(name)
+    return name, _default_kept()
 
 
 def _group_limits(

@@ -1,7 +1,5 @@
 """bn-ext bench: what it measures, prints and writes, and its problems and peers."""
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -18,7 +16,7 @@ from fake_peers import FAKE
 from bn_ext import _core
 from bn_ext._bench import peers, problems, table, timing
 from bn_ext._bench.problems import Case, Problem
-from bn_ext._cli import bench, commands, progress, usage
+from bn_ext._cli import bench, commands, usage
 
 BRIEFLY = ["--seconds", "1e-9"]
 
@@ -232,35 +230,6 @@ def test_ctrl_c_waits_while_a_process_may_start():
     assert reached
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.mark.parametrize("rich", [True, False])
-def test_a_terminal_gets_a_bar(monkeypatch, rich):
-    if rich:
-        pytest.importorskip("rich")
-    else:
-        monkeypatch.setitem(sys.modules, "rich.console", None)
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setenv("TERM", "xterm")
-    found, shown = [], sys.stderr
-    with contextlib.suppress(KeyboardInterrupt):
-        for item in progress.counted("abc", "row {}".format):
-            found.append(item)
-            if item == "b":
-                raise KeyboardInterrupt
-    text = shown.getvalue()
-    assert found == ["a", "b"]
-    if rich:
-        assert "row b" in text
-        assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back
-        assert sys.stderr is shown
-    else:
-        assert text == "1 of 3: row a\n2 of 3: row b\n"
-
-
 def test_what_is_left_out_is_said(capsys, monkeypatch):
     rows = [((4, 3, 2), ("NXC",), "crop"), ((5, 3, 2), ("NCX",), "crop")]
     monkeypatch.setitem(problems.SETS, "views", rows)
@@ -271,25 +240,6 @@ def test_what_is_left_out_is_said(capsys, monkeypatch):
     assert left == "4x3x2 crop of views: left out, it is timed in NXC alone"
     assert [line.partition(",")[0] for line in measured] == ["1 of 2: 5x3x2 crop", "2 of 2: 4x4"]
     assert re.findall("^(5x3x2 crop|4x4) ", out, re.M) == ["5x3x2 crop", "4x4"]
-
-
-def test_plot(capsys, fake, tmp_path):
-    pytest.importorskip("matplotlib")
-    some = ["bench", "--shapes", "4x4", "4x3x2", *BRIEFLY, "--peers", "twice", "nothing"]
-    status, out, _ = run(capsys, *some, "--plot", str(tmp_path / "a.svg"))
-    assert status == 0
-    assert out.endswith(f"picture: {tmp_path / 'a.svg'}\n")
-    svg = (tmp_path / "a.svg").read_text()
-    for text in ("bn_ext", "twice", "4x4", "4x3x2", "layout: NCX"):
-        assert f"<!-- {text}" in svg or f", {text}" in svg
-    assert "nothing" not in svg
-
-
-def test_a_picture_needs_matplotlib(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    status, _, err = run(capsys, "bench", "--plot", "a.png")
-    assert status == 2
-    assert err == "bn-ext bench: --plot needs matplotlib: python -m pip install matplotlib\n"
 
 
 def test_files_are_tried_before_measuring(tmp_path):

@@ -5,22 +5,9 @@ info.py       what is in use here
 verify.py     are the bits what they must be?
 bench.py      rows: measured, shown and written
 reference.py  cases for other implementations, and their check
-progress.py   how far that is
 usage.py      conversion of arguments, and error messages
 """
 
-import sys
+from bn_ext._cli.commands import main
 
 __all__ = ["main"]
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run a command; return the exit status."""
-    try:
-        # Imported here, so that an interrupt during the import is handled like a later one.
-        from bn_ext._cli import commands
-
-        return commands.run(arguments)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130

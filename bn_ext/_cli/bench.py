@@ -1,7 +1,6 @@
 """`bn-ext bench`: measure rows on this machine, show them as a table, write them to a file."""
 
 import argparse
-import importlib.util
 import json
 import shutil
 import sys
@@ -14,7 +13,6 @@ from typing import Any
 import bn_ext
 from bn_ext import _core
 from bn_ext._bench.peers import OF_VIEWS, PEERS, Peer
-from bn_ext._bench.picture import draw
 from bn_ext._bench.problems import (
     BEHIND,
     DTYPES,
@@ -28,13 +26,11 @@ from bn_ext._bench.problems import (
 )
 from bn_ext._bench.table import noise, table
 from bn_ext._bench.timing import Row, packages_of, row
-from bn_ext._cli.progress import counted
 from bn_ext._cli.usage import (
     UsageError,
     as_seconds,
     as_shape,
     as_whole,
-    demand_picture,
     demand_writable,
     writing,
 )
@@ -139,7 +135,8 @@ def measured(
     rows: list[Row] = []
     try:
         with packages_of(chosen) as packages:
-            for case in counted(cases):
+            for number, case in enumerate(cases, 1):
+                print(f"{number} of {len(cases)}: {case}", file=sys.stderr)
                 rows.append(row(case, packages, options.seconds, skipped))
     except (KeyboardInterrupt, MemoryError, OSError) as error:
         return cases, rows, error
@@ -155,10 +152,6 @@ def demand_what_it_needs(options: argparse.Namespace) -> None:
             raise UsageError(f"--dtypes: {error}") from None
     if options.json not in (None, "-"):
         demand_writable("--json", Path(options.json))
-    if options.plot:
-        if not importlib.util.find_spec("matplotlib"):
-            raise UsageError("--plot needs matplotlib: python -m pip install matplotlib")
-        demand_picture("--plot", Path(options.plot))
 
 
 def report(rows: list[Row], facts: dict[str, Any], options: argparse.Namespace) -> None:
@@ -179,10 +172,6 @@ def report(rows: list[Row], facts: dict[str, Any], options: argparse.Namespace) 
         with writing("--json", Path(options.json)):
             Path(options.json).write_text(text + "\n")
         print(f"written: {options.json}", file=stream)
-    if options.plot:
-        with writing("--plot", Path(options.plot)):
-            draw(rows, title, options.plot)
-        print(f"picture: {options.plot}", file=stream)
 
 
 def bench(options: argparse.Namespace) -> int:

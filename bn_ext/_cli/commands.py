@@ -14,7 +14,7 @@ from bn_ext._cli.reference import CASES, CHECK, add_kinds, cases, check
 from bn_ext._cli.usage import UsageError, as_limit
 from bn_ext._cli.verify import VERIFY, verify
 
-__all__ = ["run"]
+__all__ = ["main"]
 
 EXIT = """Exit status: 0 on success; 1 if verify found a wrong bit, or check a wrong result; 2 for
 wrong usage (with no command, this help is printed), a missing package, a file that cannot be read
@@ -22,18 +22,8 @@ or written or too little memory; 130 if interrupted, or if the reader of the out
 pipe."""
 
 
-class Parser(argparse.ArgumentParser):
-    """Does not hide that a help cannot be printed."""
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        if file is None or file is not sys.stdout:
-            super()._print_message(message, file)
-        else:
-            print(message, end="", flush=True)
-
-
-def parser() -> Parser:
-    top = Parser(
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
         prog="bn-ext",
         description="Batch normalization and its gradients for NumPy arrays: show what is in use "
         "here, check that results have the same bits as on other CPUs, measure the speed, check "
@@ -64,7 +54,6 @@ def parser() -> Parser:
     add("--json", metavar="FILE",
         help="write the measurements to FILE as JSON; with -, to standard output, and the table "
         "to standard error")  # fmt: skip
-    add("--plot", metavar="FILE", help="draw the medians to FILE, such as bench.png")
 
     add = add_command(cases, "write cases for kernels of your own as files", description=CASES)
     add("folder", metavar="DIR", help="where to write them")
@@ -78,14 +67,11 @@ def parser() -> Parser:
     return top
 
 
-def run(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run a command; return the exit status."""
     top, name = parser(), "bn-ext"
     try:
         options = top.parse_args(arguments)
-        if sys.stdout is None:
-            print("bn-ext: standard output is closed", file=sys.stderr)
-            return 2
         if options.command is None:
             top.print_help(sys.stderr)
             return 2
@@ -96,6 +82,9 @@ def run(arguments: list[str] | None = None) -> int:
     except UsageError as error:
         print(f"{name}: {error}", file=sys.stderr)
         status = 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        status = 130
     except BrokenPipeError:
         status = 130
     except (MemoryError, OSError) as error:

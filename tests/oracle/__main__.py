@@ -13,7 +13,6 @@ from pathlib import Path
 
 import bn_ext
 from bn_ext import _verify
-from bn_ext._cli.progress import counted
 from bn_ext._runtime import _spelled
 
 sys.path.append(str(Path(__file__).parent.parent))
@@ -40,7 +39,7 @@ def main() -> int:
         return 0
     seed = options.seed
     print(f"bn_ext {bn_ext.__version__}", flush=True)
-    for isa, name in counted([*product(bn_ext.available_isas(), DTYPES)], " ".join, lines=False):
+    for isa, name in product(bn_ext.available_isas(), DTYPES):
         try:
             runs = check_kernels(isa, DTYPES[name], seed)
         except WrongBitsError as error:
