@@ -10,9 +10,9 @@ import re
 import shlex
 import sys
 import tomllib
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
@@ -81,26 +81,6 @@ class BuildExt(build_ext):
         return self.compiler.compiler_so
 
 
-def demand(requirements):
-    """End with a line if anything is missing or too old: pip looks only if it isolates builds."""
-    bad = []
-    for needed in requirements:
-        name, least = needed.split(">=")
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            found = "none"
-        if numbers(found) < numbers(least):
-            bad.append(f"{needed}, found {found}")
-    if bad:
-        raise SystemExit(f"setup.py: the build needs {'; '.join(bad)}")
-
-
-def numbers(version):
-    """The numbers with which a version begins, to be compared."""
-    return [int(number) for number in re.match(r"[\d.]*", version)[0].split(".") if number]
-
-
 def readme():
     """README.md for PyPI, which shows it alone: links and pictures lead to the repository."""
     url = PROJECT["project"]["urls"]["Repository"]
@@ -113,11 +93,8 @@ LINK = [*HARDENED_LINK, *(["-Wl,-s"] if STRIP and sys.platform == "linux" else [
 core = Extension("bn_ext._core", ["bn_ext/_core/core.pyx"], extra_link_args=LINK)
 kernels = Extension("oracle.compiled", ["tests/oracle/compiled.pyx"], extra_link_args=LINK)
 
-demand(PROJECT["build-system"]["requires"])
 # Builds of one tree share files, even if their options differ.
 with build_c.alone(Path("build")):
-    from Cython.Build import cythonize
-
     setup(
         ext_modules=cythonize([core]),
         long_description=readme(),

@@ -219,24 +219,3 @@ def test_a_missing_compiler_is_named(sources):
     done = python("setup.py", "build_ext", "--build-lib", "made", cwd=sources, CC="no-such-cc -m64")
     assert done.returncode == 1
     assert done.stderr == "no C compiler: 'no-such-cc' not found; install gcc or clang, or set CC\n"
-
-
-@pytest.mark.parametrize(
-    ("setuptools", "cython", "said"),
-    [
-        ("65.5.0", "3.1", "setuptools>=77, found 65.5.0"),
-        ("76.9", "3.0.12", "setuptools>=77, found 76.9; cython>=3.1, found 3.0.12"),
-        ("77.0.3", "3.0.99", "cython>=3.1, found 3.0.99"),
-        ("100.0", "0.29.37", "cython>=3.1, found 0.29.37"),
-    ],
-)
-def test_a_build_says_which_version_it_needs(tmp_path, setuptools, cython, said):
-    """With --no-build-isolation, pip does not look."""
-    pytest.importorskip("setuptools")
-    for name, version in (("setuptools", setuptools), ("Cython", cython)):
-        info = tmp_path / f"{name}-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    done = python("setup.py", "egg_info", cwd=ROOT, PYTHONPATH=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr == f"setup.py: the build needs {said}\n"
