@@ -7,7 +7,6 @@ from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 __all__ = [
     "HINTS",
-    "VALUES",
     "explains_other_names",
     "find_hint",
     "refuse_unknown",
@@ -26,6 +25,7 @@ _MEAN = "moving_mean running_mean"
 _VARIANCE = "moving_var moving_variance running_var running_variance"
 _RSTD = "inv_std invstd rstd save_invstd"
 _TRAINS = "is_training train training use_running_average"
+_AXES = "axes axis channel_axis channels_first channels_last dim layout"
 
 #: What torch, Keras, TensorFlow, Flax and hand-written NumPy code call our arguments. A row has
 #: arguments of ours, all of which a function has; names that it does not have; and the hint. The
@@ -40,8 +40,9 @@ _ROWS: Final = [
     ("epsilon", "eps variance_epsilon", _CALLED),
     ("dtypes", "dtype", _CALLED),
     ("correction", "ddof unbiased", _CALLED),
-    ("data_format", "axes axis channel_axis channels_first channels_last dim layout", _CALLED),
-    ("relu", "act activation fuse_relu", _CALLED),
+    ("name data_format", _AXES, _CALLED + ": 'NHWC' or 'NDHWC' or 'NCHW' or 'NCDHW'"),
+    ("data_format", _AXES, _CALLED + ": 'NXC' (channels last) or 'NCX' (channels on axis 1)"),
+    ("relu", "act activation fuse_relu", _CALLED + ": True or False"),
     ("src_1", "residual side_input z", _CALLED),
     ("num_threads", "n_jobs n_threads nthreads threads", _CALLED),
     # Statistics.
@@ -78,7 +79,8 @@ _ROWS: Final = [
      "passed; a layer has train() and eval()"),
     # How a layer is made.
     ("channels", "num_channels num_features", _CALLED),
-    ("affine", "center elementwise_affine scale use_bias use_scale", _CALLED),
+    ("affine", "center elementwise_affine scale use_bias use_scale",
+     _CALLED + ": False for neither gamma nor beta"),
     ("channels", "requires_grad trainable", "; call freeze()"),
     ("channels", "unfreeze", "; call freeze(False)"),
     ("channels", "zero_grad", "; backward without accumulate starts anew"),
@@ -97,39 +99,24 @@ for _ours, _names, _hint in _ROWS:
     for _name in {*_names.split(), *(_needs[-1:] if _hint is _CALLED else [])}:
         HINTS.setdefault(_name, []).append((_needs, _hint))
 
-#: Our argument -> its values, to be added to what it is called.
-VALUES: Final = {
-    "data_format": ": 'NXC' (channels last) or 'NCX' (channels on axis 1)",
-    "relu": ": True or False",
-    "affine": ": False for neither gamma nor beta",
-}
 
-
-def find_hint(
-    name: str, names: Mapping[str, str], values: Mapping[str, str] = VALUES
-) -> tuple[str, str]:
-    """(our argument that a name stands for, hint) in a function that has the arguments `names`,
-    which maps our names to the function's; both are empty if nothing is known.
+def find_hint(name: str, names: Mapping[str, str]) -> str:
+    """What is known of a name in a function that has the arguments `names`, which maps our names
+    to the function's.
     """
     for needs, hint in HINTS.get(name, ()):
         if all(ours in names for ours in needs):
-            ours = needs[-1]
-            said = hint.format(here=names[ours], name=name)
-            return ours, said + (values.get(ours, "") if hint is _CALLED else "")
-    return "", ""
+            return hint.format(here=names[needs[-1]], name=name)
+    return ""
 
 
 def refuse_unknown(
-    function: Callable[..., Any],
-    name: str,
-    names: Mapping[str, str] | None = None,
-    values: Mapping[str, str] = VALUES,
+    function: Callable[..., Any], name: str, names: Mapping[str, str] | None = None
 ) -> NoReturn:
-    """Raise the TypeError for an unknown keyword argument of a function, with a hint; `names` and
-    `values` as for `find_hint`.
+    """Raise the TypeError for an unknown keyword argument of a function, with a hint; `names` as
+    for `find_hint`.
     """
-    names = names or {ours: ours for ours in signature(function).parameters}
-    _, hint = find_hint(name, names, values)
+    hint = find_hint(name, names or {ours: ours for ours in signature(function).parameters})
     raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {name!r}{hint}")
 
 
@@ -161,12 +148,10 @@ def explains_other_names(function: Callable[_Given, _Result]) -> Callable[_Given
 
 
 def refuses_other_names(
-    function: Callable[_Given, _Result],
-    names: Mapping[str, str] | None = None,
-    values: Mapping[str, str] = VALUES,
+    function: Callable[_Given, _Result], names: Mapping[str, str] | None = None
 ) -> Callable[_Given, _Result]:
     """Add a hint to the TypeError for an unknown keyword argument, or for one too many without a
-    keyword; `names` and `values` as for `find_hint`.
+    keyword; `names` as for `find_hint`.
     """
     parameters = signature(function).parameters
     known = frozenset(parameters)
@@ -175,10 +160,9 @@ def refuses_other_names(
 
     @wraps(function)
     def checked(*given: _Given.args, **options: _Given.kwargs) -> _Result:
-        # Not a comprehension: CPython 3.11 leaks its closure when memory is short.
         for name in options:
             if name not in known:
-                refuse_unknown(function, name, names, values)
+                refuse_unknown(function, name, names)
         if len(given) > most and named:
             raise TypeError(
                 f"{function.__qualname__}() takes {most} positional arguments but {len(given)} "

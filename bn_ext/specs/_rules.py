@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, SupportsFloat, TypeVar
 import numpy as np
 
 from bn_ext import _core
-from bn_ext._names import VALUES, refuses_other_names
+from bn_ext._names import refuses_other_names
 
 __all__ = ["Rules", "as_positive", "as_word"]
 
@@ -42,9 +42,7 @@ class Rules:
         own = signature(function).parameters.keys()
         names = {name: name for name in own - self.names.values()}
         names |= {ours: theirs for ours, theirs in self.names.items() if theirs in own}
-        words = " or ".join(map(repr, self.formats))
-        values = VALUES | ({"data_format": f": {words}"} if words else {})
-        return refuses_other_names(function, names, values)
+        return refuses_other_names(function, names)
 
     def arrays(self, optional: Mapping[str, Any] | None = None, **given: Any) -> dict[str, Any]:
         """Convert arrays, by our names, and check their dtypes and src's rank.
