@@ -14,7 +14,7 @@ With `allreduce`, each pass first sums over all processes:
 from __future__ import annotations  # help shows names, not what they stand for
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, SupportsIndex
 
 import numpy as np
 
@@ -52,7 +52,7 @@ _OF_A_PASS = "channels", "epsilon", "data_format", "affine", "relu"
 _NOT_READ = {
     name: hint
     for name in HINTS.keys() - {*_OWN, "train", "training"}
-    if (hint := find_hint(name, _OWN)[1])
+    if (hint := find_hint(name, _OWN))
 }
 
 
@@ -157,6 +157,8 @@ class BatchNorm:
     """
 
     __module__ = "bn_ext"  # where pickles look for it
+    #: Attributes that a subclass does not have -> hint.
+    _LACKS: ClassVar[dict[str, str]] = {}
 
     if TYPE_CHECKING:  # `help` would show it
         diff_gamma: NDArray[Any] | None
@@ -195,8 +197,9 @@ class BatchNorm:
         ones, zeros = np.ones(self.channels, self.dtype), np.zeros(self.channels, self.dtype)
         self.gamma: NDArray[Any] | None = ones.copy() if self.affine else None
         self.beta: NDArray[Any] | None = zeros.copy() if self.affine else None
-        for name in ("diff_gamma", "diff_beta"):  # unless a subclass refuses them
-            vars(self)[name] = zeros.copy() if self.affine else None
+        for name in ("diff_gamma", "diff_beta"):
+            if name not in self._LACKS:
+                setattr(self, name, zeros.copy() if self.affine else None)
         self.running_mean: NDArray[Any] | None = zeros if self.track_running_stats else None
         self.running_variance: NDArray[Any] | None = ones if self.track_running_stats else None
         self.num_batches_tracked = 0
@@ -376,23 +379,20 @@ class BatchNorm:
         """Options of a forward pass that updates the running statistics, if there are any."""
         if self.running_mean is None:
             return {}
+        factor = self.exponential_avg_factor
+        if factor is None:  # all batches weigh the same
+            with _core.DefaultMode():
+                factor = 1 / (self.num_batches_tracked + 1)
         return {
             "running_mean": self.running_mean,
             "running_variance": self.running_variance,
-            "exponential_avg_factor": self._factor(),
+            "exponential_avg_factor": factor,
             "correction": self.correction,
         }
 
     def _from_batch(self) -> bool:
         """Does the layer normalize with the batch's own statistics?"""
         return self.running_mean is None or (self.training and not self.frozen)
-
-    def _factor(self) -> float:
-        """The weight of this batch in the running statistics."""
-        if self.exponential_avg_factor is not None:
-            return self.exponential_avg_factor
-        with _core.DefaultMode():
-            return 1 / (self.num_batches_tracked + 1)
 
     @property
     def _channel_axis(self) -> int:
@@ -567,7 +567,7 @@ class BatchNorm:
         """
         own = self._state()
         new = _as_state(state, own)
-        self.num_batches_tracked = int(new.pop("num_batches_tracked", self.num_batches_tracked))
+        self.num_batches_tracked = new.pop("num_batches_tracked", self.num_batches_tracked)
         for name, array in new.items():
             own[name][...] = array
 
@@ -578,8 +578,9 @@ class BatchNorm:
             _refuse_attribute(self, name)
 
         def __setattr__(self, name, value):
-            """Refuse what a pass cannot use and, except in a subclass, other packages' names."""
-            if name in _NOT_READ and type(self).__module__.partition(".")[0] == "bn_ext":
+            """Refuse what a pass cannot use; names of other packages, except in a user's subclass."""
+            is_ours = type(self).__module__.partition(".")[0] == "bn_ext"
+            if name in self._LACKS or (name in _NOT_READ and is_ours):
                 _refuse_attribute(self, name)
             if name in _FIXED and name in vars(self):
                 said = "fixed when the layer is made; make another BatchNorm"
@@ -636,7 +637,7 @@ class BatchNorm:
 
 
 def _refuse_attribute(layer: BatchNorm, name: str) -> NoReturn:
-    hint = _NOT_READ.get(name, "")
+    hint = layer._LACKS.get(name, _NOT_READ.get(name, ""))
     raise AttributeError(f"{type(layer).__name__!r} object has no attribute {name!r}{hint}")
 
 
@@ -670,25 +671,8 @@ def _as_count(count: SupportsIndex) -> int:
     return number
 
 
-def _as_integer(value: Any, name: str) -> NDArray[Any]:
-    """An array of one integer."""
-    try:
-        array = np.asarray(value)
-    except Exception as error:  # someone else's object may fail in any way
-        raise TypeError(f"{name}: expected an integer: {error}") from None
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name}: expected an integer, got {array.dtype}")
-    return array
-
-
-def _check_writable(**arrays: NDArray[Any] | None) -> None:
-    for name, array in arrays.items():
-        if array is not None and not array.flags.writeable:
-            raise ValueError(f"{name}: expected a writable array in the layer")
-
-
-def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """{name: array to be copied into the layer's own array}."""
+def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """{name: what is to be copied into the layer: arrays like its own, and a count}."""
     if not isinstance(state, Mapping):
         raise TypeError(f"state: expected a mapping, got {type(state).__name__}")
     missing = own.keys() - state.keys() - {"num_batches_tracked"}
@@ -697,24 +681,18 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
         wrong = {"missing": missing, "unexpected": unexpected}
         listed = [f"; {what}: {', '.join(sorted(map(str, names)))}"
                   for what, names in wrong.items() if names]  # fmt: skip
-        for name in sorted(map(str, unexpected)):
-            ours, _ = find_hint(name, _STATE)
-            if ours and _STATE[ours] in own:
-                listed.append(f"; {name} is called {_STATE[ours]} here")
-            elif ours:
-                listed.append(f"; the layer has no {ours}: see {_ARRAYS[ours]} of BatchNorm")
         raise ValueError(f"state: expected {', '.join(own) or 'no names'}{''.join(listed)}")
-    new = {}
+    new: dict[str, Any] = {}
     for name, value in state.items():
-        tracked = name == "num_batches_tracked"
-        array = _as_integer(value, name) if tracked else _core.as_array(value, name)
+        if name == "num_batches_tracked":
+            new[name] = _as_count(value)
+            continue
+        array = _core.as_array(value, name)
         if array.shape != own[name].shape:
             raise ValueError(f"{name}: expected shape {own[name].shape}, got {array.shape}")
-        if tracked:
-            _as_count(int(array))
-        else:
-            _core.require_dtype(name, array, _core.DTYPES)
-        _check_writable(**{name: own[name]})
+        _core.require_dtype(name, array, _core.DTYPES)
+        if not own[name].flags.writeable:
+            raise ValueError(f"{name}: expected a writable array in the layer")
         with _core.DefaultMode():
             new[name] = array.astype(own[name].dtype)
     return new

@@ -11,8 +11,7 @@ the step. All vectors are copies in float64: whoever passed an array may update 
 compute in the default floating-point mode.
 """
 
-from functools import wraps
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -491,16 +490,6 @@ def batch_norm_inference(
     return found
 
 
-#: Attributes of `bn_ext.BatchNorm` that only its `backward` would write.
-_RETURNED = ("gradients", "diff_gamma", "diff_beta")
-
-
-def _refuse_returned(name: str) -> NoReturn:
-    raise AttributeError(
-        f"'BatchNorm' object has no attribute {name!r}; autograd.grad returns the gradients"
-    )
-
-
 class BatchNorm(_layer.BatchNorm):
     """`bn_ext.BatchNorm` for autograd: `forward` takes the parameters as an argument.
 
@@ -530,12 +519,9 @@ class BatchNorm(_layer.BatchNorm):
     """
 
     __module__ = "bn_ext.autograd"
-
-    @wraps(_layer.BatchNorm.__init__)  # type: ignore[misc]
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        for name in _RETURNED:
-            vars(self).pop(name, None)
+    _LACKS = dict.fromkeys(
+        ("gradients", "diff_gamma", "diff_beta"), "; autograd.grad returns the gradients"
+    )
 
     @refuses_other_names
     def forward(  # type: ignore[override]
@@ -581,16 +567,7 @@ class BatchNorm(_layer.BatchNorm):
         """Raise a TypeError: autograd computes the gradients."""
         raise TypeError("backward: expected autograd to differentiate; call autograd.grad")
 
-    if not TYPE_CHECKING:  # with it, a type checker would accept every attribute
-
-        def __getattr__(self, name):
-            if name in _RETURNED:
-                _refuse_returned(name)
-            return super().__getattr__(name)
-
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _RETURNED:
-            _refuse_returned(name)
         if name == "allreduce" and value is not None:
             raise TypeError(
                 f"allreduce: expected None, got {_core.shown(value)}; bn_ext.BatchNorm can use it"

@@ -349,13 +349,13 @@ def test_a_state_of_the_layers_own_arrays(rng):
         ),
         ({"num_batches_tracked": 1.5}, TypeError, "num_batches_tracked: expected an integer"),
         ({"num_batches_tracked": -1}, ValueError, "num_batches_tracked: expected at least 0"),
-        ({"num_batches_tracked": [1]}, ValueError, r"num_batches_tracked: expected shape \(\)"),
+        ({"num_batches_tracked": [1]}, TypeError, "num_batches_tracked: expected an integer"),
         (
             {"gamma": np.ones(5)},
             ValueError,
-            "state: expected .*_tracked; unexpected: gamma; gamma is called weight here$",
+            "state: expected weight, bias, .*_tracked; unexpected: gamma$",
         ),
-        ({"bias": ..., "offset": 1}, ValueError, "state: .*; offset is called bias here"),
+        ({"bias": ..., "offset": 1}, ValueError, "state: .*; missing: bias; unexpected: offset$"),
         ({"bias": ...}, ValueError, "state: expected .*_tracked; missing: bias$"),
         ({"fc.weight": 1}, ValueError, "state: expected .*_tracked; unexpected: fc.weight$"),
     ],
@@ -399,12 +399,14 @@ def test_without_running_statistics(rng, mode):
 
 @pytest.mark.parametrize(
     ("option", "names"),
-    [("affine", ["beta", "gamma"]), ("track_running_stats", ["running_mean", "running_variance"])],
+    [
+        ("affine", "bias, weight"),
+        ("track_running_stats", "num_batches_tracked, running_mean, running_var"),
+    ],
 )
 def test_state_of_a_layer_with_another_option(option, names):
     state = bn_ext.BatchNorm(5).state_dict()
-    hints = "; ".join(f"the layer has no {name}: see {option} of BatchNorm" for name in names)
-    with pytest.raises(ValueError, match=f"^state: expected .*; unexpected: .*; {hints}$"):
+    with pytest.raises(ValueError, match=f"^state: expected .*; unexpected: {names}$"):
         bn_ext.BatchNorm(5, **{option: False}).load_state_dict(state)
 
 
