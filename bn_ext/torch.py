@@ -564,7 +564,6 @@ class _BatchNorm:
     """What the layers do differently from torch's."""
 
     relu = False
-    _theirs: Any  # the class that `convert` goes back to
 
     def __init__(self, *arguments: Any, relu: bool = False, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -652,19 +651,13 @@ class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
     [[0.0, 0.0], [1.0, 1.0]]
     """
 
-    _theirs = nn.BatchNorm1d
-
 
 class BatchNorm2d(_BatchNorm, nn.BatchNorm2d):
     """`torch.nn.BatchNorm2d`, with an optional addition and ReLU: see `BatchNorm1d`."""
 
-    _theirs = nn.BatchNorm2d
-
 
 class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
     """`torch.nn.BatchNorm3d`, with an optional addition and ReLU: see `BatchNorm1d`."""
-
-    _theirs = nn.BatchNorm3d
 
 
 class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
@@ -709,7 +702,6 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
     [[-1.0, -1.0], [1.0, 1.0]]
     """
 
-    _theirs = _UnfusedNd
     process_group, whole_gradients = None, False
 
     def __init__(
@@ -763,7 +755,8 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         """
         for layer in convert(module).modules():
             if isinstance(layer, (BatchNorm1d, BatchNorm2d, BatchNorm3d)):
-                layer._theirs = layer._theirs  # of its class, from now on of the layer
+                was = next(kind for kind in type(layer).__mro__ if kind in _ROW_OF)
+                layer.__dict__.setdefault("_was", was)  # for `convert`
                 layer.__class__, layer.process_group = SyncBatchNorm, process_group
         return module
 
@@ -775,10 +768,9 @@ _ROWS: list[tuple[Any, Any, Any]] = [
     (nn.BatchNorm3d, BatchNorm3d, _Unfused3d),
     (_UnfusedNd, SyncBatchNorm, _UnfusedNd),  # torch's own does not train on CPUs
 ]
-_OURS = {each[1] for each in _ROWS}
-#: The rows of all classes that are not ours.
-_CLASSES = {theirs: row for row in _ROWS for theirs in (row[0], row[2])}
-_CLASSES[nn.SyncBatchNorm] = _ROWS[-1]
+#: The rows of all classes.
+_ROW_OF: dict[type, tuple[Any, Any, Any]] = {each: row for row in _ROWS for each in row}
+_ROW_OF[nn.SyncBatchNorm] = _ROWS[-1]
 
 
 def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
@@ -809,14 +801,14 @@ def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
     >>> type(bn_ext.torch.convert(model, back=True)[1]).__module__
     'torch.nn.modules.batchnorm'
     """
-    layers: list[Any] = [*module.modules()]
+    layers: list[Any] = [layer for layer in module.modules() if type(layer) in _ROW_OF]
     for layer in layers:
-        if back and type(layer) in _OURS:
-            theirs, _, unfused = _CLASSES[layer._theirs]
+        ours = _ROW_OF[type(layer)][1]
+        if back and type(layer) is ours:
+            theirs, _, unfused = _ROW_OF[vars(layer).pop("_was", ours)]
             vars(layer).pop("process_group", None)
             layer.__class__ = unfused if layer.relu else theirs
-        elif not back and type(layer) in _CLASSES:
-            relu = isinstance(layer, _Unfused) and layer.relu
-            layer._theirs, layer.__class__, _ = _CLASSES[type(layer)]
-            layer.relu = relu
+        elif not back and type(layer) is not ours:
+            layer.relu = isinstance(layer, _Unfused) and layer.relu
+            layer.__class__ = ours
     return module
