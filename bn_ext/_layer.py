@@ -216,12 +216,7 @@ class BatchNorm:
         shape = [0] * axes
         shape[self._channel_axis] = self.channels
         _core.training(
-            np.empty(shape, self.dtype),
-            epsilon=self.epsilon,
-            data_format=self.data_format,
-            num_threads=self.num_threads,
-            dry=True,
-            **self._tracking(),
+            np.empty(shape, self.dtype), **self._shared(), **self._tracking(), dry=True
         )
 
     # ---- modes ------------------------------------------------------------------------
@@ -322,8 +317,10 @@ class BatchNorm:
         workspace = None
         if self.relu and added is not None and keep:
             workspace = np.empty(workspace_size(data.size, data.ndim), np.uint8)
-        options = {**self._options(added), "workspace": workspace}
-        options |= {"src": data, "gamma": self.gamma, "beta": self.beta}
+        options = {
+            **self._shared(), "src": data, "gamma": self.gamma, "beta": self.beta, "src_1": added,
+            "relu": self.relu, "workspace": workspace,
+        }  # fmt: skip
         from_batch, mean, variance = self._from_batch(), self.running_mean, self.running_variance
         total = None
         if from_batch and self.allreduce:
@@ -365,13 +362,11 @@ class BatchNorm:
         own._check_whole(total)
         return total
 
-    def _options(self, src_1: Any) -> dict[str, Any]:
-        """Options of every forward pass."""
+    def _shared(self) -> dict[str, Any]:
+        """Options of every pass."""
         return {
             "epsilon": self.epsilon,
             "data_format": self.data_format,
-            "src_1": src_1,
-            "relu": self.relu,
             "num_threads": self.num_threads,
         }
 
@@ -482,11 +477,9 @@ class BatchNorm:
             known = {"variance": saved.variance, "gamma": self.gamma, "epsilon": self.epsilon}
             total = self._total(GradientSums, *given[:3], **gate, **known)
         options = {
-            "epsilon": self.epsilon,
-            "data_format": self.data_format,
+            **self._shared(),
             "is_training": saved.from_batch,
             "param_grads": param_grads,
-            "num_threads": self.num_threads,
             "exact": self.exact,
             "total": total_of(total),
             "diff_src_1": gated,

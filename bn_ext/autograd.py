@@ -554,7 +554,7 @@ class BatchNorm(_layer.BatchNorm):
                 + _core.shown(parameters)
             ) from None
         tracking = self._tracking() if _core.as_flag(track, "track") else {}
-        options = self._options(src_1)
+        options = {**self._shared(), "src_1": src_1, "relu": self.relu}
         self._as_data(_constant(src))  # its channels must fit the layer
         if not self._from_batch():
             stats: tuple[Any, Any] = self.running_mean, self.running_variance

@@ -1,7 +1,6 @@
 """A call whose first, second, third, ... allocation fails: MemoryError, and nothing written.
 
-If no error is raised, the bits are right: a call recovers if memory of freed results can be
-released. No call keeps a block.
+If no error is raised, the bits are right. No call keeps a block.
 Run by test_memory.py with fail_malloc.c preloaded:
 
     LD_PRELOAD=fail_malloc.so PYTHONMALLOC=malloc python tests/no_memory.py
@@ -15,7 +14,6 @@ import numpy as np
 from cases import DATA_DTYPES
 
 import bn_ext
-from bn_ext import _core
 
 library = ctypes.CDLL(None)
 library.fail_after.argtypes = [ctypes.c_long]
@@ -26,7 +24,6 @@ MOST = 2000
 #: A leak keeps a block in each of CALLS calls, in each of ROUNDS rounds. The interpreter's own
 #: caches keep some too, but only until they are full.
 CALLS, ROUNDS = 10, 10
-MIB = 1 << 20
 
 
 def attempt(call, n):
@@ -52,42 +49,12 @@ def bits(result):
     return [np.asarray(a).tobytes() for a in several]
 
 
-ONES = np.ones(64, np.float32)
-#: A call whose result is in memory that is kept.
-KEPT = functools.partial(
-    bn_ext.batch_norm_inference, np.broadcast_to(ONES, (17 * MIB // 256, 64)), ONES, ONES,
-    epsilon=1, num_threads=1,
-)  # fmt: skip
-
-
-@functools.cache
-def first_behind_the_result():
-    """The first allocation whose failure ends the call KEPT when it has memory for its result."""
-    for n in range(MOST):
-        _, _, raised = attempt(KEPT, n)
-        if raised is not None and _core.parked_bytes():
-            return n
-        bn_ext.keep_memory(0)
-        bn_ext.keep_memory(256 * MIB)
-    raise AssertionError(f"more than {MOST} allocations")
-
-
-def keep_a_block():
-    """Leave memory for a later result: that of a call which fails before it writes to it, because
-    writing so much would take longer than all else here.
-    """
-    if not _core.parked_bytes():
-        attempt(KEPT, first_behind_the_result())
-        assert _core.parked_bytes()
-
-
-def check(call, out, prepare=lambda: None):
+def check(call, out):
     """Fail each allocation in turn until the call has no more; return how many there are."""
 
     def fill():
         for array in out:
             array[:] = 0xA5
-        prepare()
 
     fill()
     wanted = bits(call()) + bits(out)
@@ -173,7 +140,6 @@ def main():
                 for call in calls(a, layout):
                     counts.append(check(call, written_by(call)))
                     if data == "float32":
-                        check(call, written_by(call), keep_a_block)
                         check_freed(call, counts[-1])
     assert min(counts) >= 2  # any call makes two; fewer would mean that failures go unseen
     print(f"{sum(counts)} allocations failed in {len(counts)} calls")

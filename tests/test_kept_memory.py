@@ -240,8 +240,3 @@ def test_many_threads_never_share_a_block():
 @pytest.mark.parametrize("alive", [False, True])
 def test_the_interpreter_ends_with_results_alive(alive):
     run("kept", "at_exit", alive)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="a limit of the address space")
-def test_without_memory_what_is_kept_goes_first():
-    assert run("kept", "without_memory") == "refused"

@@ -23,7 +23,7 @@ cdef class Call:
     stays where it is, and its view is valid.
 
     Cython manages no C arrays of objects, and a list of them would cost 0.1 us per call. So keep and
-    let_go count the references."""
+    __dealloc__ count the references."""
 
     cdef int entry
     cdef uint64_t mode              # the caller's floating-point mode, if
@@ -54,7 +54,8 @@ cdef class Call:
         cdef int role
         for role in range(ROLES):
             if has(self, role):
-                let_go(self, role)
+                PyBuffer_Release(&self.buffer[role])  # does nothing if none was requested
+                Py_CLEAR(self.array[role])
         if self.computes:
             fp_mode_leave(self.mode)
 
@@ -82,11 +83,6 @@ cdef int keep(Call c, int role, object a) except -1:
     Py_INCREF(a)
     c.array[role] = <PyObject *>a
     return 0
-
-
-cdef void let_go(Call c, int role) noexcept:
-    PyBuffer_Release(&c.buffer[role])  # does nothing if none was requested
-    Py_CLEAR(c.array[role])
 
 
 cdef int pin(Call c, int role, object a) except -1:
@@ -197,30 +193,14 @@ cdef bint fits(Call c, int role) except -1:
 # ---- the call -------------------------------------------------------------------
 
 cdef object call(Call c, object out):
-    """Run the call. Return the arrays in `out`, with new ones in place of None; or sums."""
-    cdef PyObject *checked[ROLES]
-    cdef int role
+    """Run the call. Return the arrays in `out`, with new ones in place of None; or sums. After a
+    MemoryError, nothing has been written."""
+    cdef bn_status status
     given = convert_out(c, out)  # the last that may run the caller's methods, in the caller's mode
     c.mode, c.computes = fp_mode_enter(), True
     check(c)
     if c.dry:
         return None
-    memcpy(checked, c.array, sizeof(checked))
-    try:
-        return run(c, given)
-    except MemoryError:
-        if parked_bytes() == 0:
-            raise
-    for role in range(ROLES):  # the second run starts like the first
-        if checked[role] == NULL:
-            let_go(c, role)
-    bn_unmap_parked()
-    return run(c, given)
-
-
-cdef object run(Call c, tuple given):
-    """Make the result's arrays and compute them. After a MemoryError, nothing has been written."""
-    cdef bn_status status
     result = new_sums(c) if c.facts.reduces else new_results(c, given)
     if c.channels and not (c.is_empty and c.facts.reduces):
         fill_problem(c)

@@ -52,7 +52,7 @@ from cpython.ref cimport Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_New, PyTuple_SetItem
 from libc.limits cimport INT_MAX
 from libc.math cimport INFINITY, isfinite
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 cdef object ndarray = np.ndarray
 cdef object empty = np.empty

@@ -142,10 +142,6 @@ void bn_park_block(void *block) {
     shed(most);
 }
 
-void bn_unmap_parked(void) {
-    shed(0);
-}
-
 void bn_set_parked_limit(int64_t bytes) {
     pthread_mutex_lock(&lock);
     limit = (size_t)bytes;
@@ -192,8 +188,6 @@ void *bn_take_block(size_t bytes) {
 }
 void bn_park_block(void *block) {
     free(block);
-}
-void bn_unmap_parked(void) {
 }
 void bn_set_parked_limit(int64_t bytes) {
     (void)bytes;

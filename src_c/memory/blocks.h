@@ -24,8 +24,6 @@ enum { BN_BLOCK_BYTES = 1 << 20 };
 void *bn_take_block(size_t bytes);
 void bn_park_block(void *block);
 
-void bn_unmap_parked(void);
-
 /* The most bytes that may be parked; any excess is unmapped at once. 0 where parking is not
  * supported. */
 void bn_set_parked_limit(int64_t bytes);

@@ -4,7 +4,7 @@ import builtins
 import threading
 
 import numpy as np
-from calls import allow_bytes, callers, in_child, main
+from calls import callers, in_child, main
 
 import bn_ext
 from bn_ext import _core
@@ -75,36 +75,6 @@ def at_exit(alive):
     threading.Thread(target=work, daemon=True).start()
     if alive:
         builtins.alive = [result() for _ in range(3)]
-
-
-def without_memory():
-    """What is kept goes before a call raises MemoryError."""
-    bn_ext.keep_memory(1 << 40)
-    y = np.zeros((200_000, 64), np.float32)
-    wide, ones = np.ones((2, 1 << 20), np.float32), np.ones(1 << 20, np.float32)
-    variance = x[1] ** 2
-
-    def keep_much_and_leave(room):
-        parts = [result() for _ in range(20)]
-        del parts
-        assert _core.parked_bytes() > 90 << 20
-        allow_bytes(room)
-
-    keep_much_and_leave(20 << 20)
-    large = bn_ext.batch_norm_inference(y, x[0], variance, epsilon=1)
-    assert large.nbytes == y.nbytes
-    assert _core.parked_bytes() == 0
-    allow_bytes(None)
-    del large
-    keep_much_and_leave(6 << 20)
-    grads = bn_ext.batch_norm_backward(wide, wide, ones, ones, epsilon=1)  # smaller results
-    assert (grads.diff_beta == 2).all()
-    assert _core.parked_bytes() == 0
-    try:
-        large = np.broadcast_to(y, (50, *y.shape)).reshape(-1, 64)
-        bn_ext.batch_norm_inference(large, x[0], variance, epsilon=1)
-    except MemoryError:
-        return "refused"
 
 
 if __name__ == "__main__":
