@@ -215,9 +215,7 @@ class BatchNorm:
         axes = _core.as_format(self.data_format) >> 2 or 2
         shape = [0] * axes
         shape[self._channel_axis] = self.channels
-        _core.training(
-            np.empty(shape, self.dtype), **self._shared(), **self._tracking(), dry=True
-        )
+        _core.training(np.empty(shape, self.dtype), **self._shared(), **self._tracking(), dry=True)
 
     # ---- modes ------------------------------------------------------------------------
 

@@ -29,6 +29,11 @@ def _require(holds: bool, name: str, expected: str, got: object) -> None:
         raise ValueError(f"{name}: expected {expected}, got {_core.shown(got)}")
 
 
+def _require_known(dtype: Any) -> None:
+    known = type(dtype) is str and dtype in _core.DTYPES
+    _require(known, "dtype", _core.any_of(_core.DTYPES), dtype)
+
+
 def _array_of(name: str, a: Any, dtype: type, *shape: int | None) -> NDArray[Any]:
     """A copy of an array, which must have this dtype and shape; None: any length."""
     fits = (
@@ -159,8 +164,7 @@ class _Sums:
         names = [*self._SAVED, *["_rows"] * exact]
         _require(saved.keys() == {*names}, "state", f"the names {', '.join(names)}", [*saved])
         dtype, count, sums = saved["dtype"], saved["_count"], saved["_sums"]
-        known = type(dtype) is str and dtype in _core.DTYPES
-        _require(known, "dtype", _core.any_of(_core.DTYPES), dtype)
+        _require_known(dtype)
         most = 0 if exact else _MOST - 1  # integers have a count of their own
         counts = type(count) is int and 0 <= count <= most
         _require(counts, "_count", f"an integer from 0 to {most}", count)
@@ -298,7 +302,12 @@ class Statistics(_Sums):
 
     @classmethod
     def from_moments(
-        cls, mean: Array, variance: Array, count: SupportsIndex, *, dtype: str = "float64"
+        cls,
+        mean: Array,
+        variance: Array,
+        count: SupportsIndex,
+        *,
+        dtype: str | np.dtype[Any] = "float64",
     ) -> Self:
         """Statistics that others have computed, such as running ones with a count, to be added to.
 
@@ -308,7 +317,7 @@ class Statistics(_Sums):
             Of each channel; the variance is biased: divided by `count`.
         count : int
             Number of elements of each channel.
-        dtype : str, optional
+        dtype : str or dtype, optional
             That of the data, whose other parts must have the same.
 
         Returns
@@ -329,7 +338,8 @@ class Statistics(_Sums):
         >>> total.mean, total.count
         (array([4.]), 3)
         """
-        _require(dtype in [*_core.DTYPES], "dtype", _core.any_of(_core.DTYPES), dtype)
+        dtype = getattr(dtype, "name", dtype)
+        _require_known(dtype)
         number: int = _core.as_index(count, "count", "an integer")
         _require(0 <= number < _MOST, "count", "a number from 0 to 2**53 - 1", number)
         found = vectors_alike(mean=mean, variance=variance)

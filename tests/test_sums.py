@@ -500,7 +500,7 @@ def test_statistics_that_others_have_kept(rng, data, count):
     np.testing.assert_allclose((kept + second).variance, Statistics(x).variance, rtol=1e-6)
     np.testing.assert_allclose((kept + second).mean, Statistics(x).mean, rtol=1e-6)
     assert (kept + second).count == 2 * count
-    none = Statistics.from_moments([np.nan] * 4, np.full(4, np.nan), 0, dtype=data)
+    none = Statistics.from_moments([np.nan] * 4, np.full(4, np.nan), 0, dtype=x.dtype)
     assert none + second == second
 
 
