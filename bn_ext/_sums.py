@@ -555,12 +555,10 @@ class GradientSums(_Sums):
 
     def _check_whole(self, other: Self) -> None:
         super()._check_whole(other)
-        ours, theirs = self._mean, other._mean
-        with _core.DefaultMode():
-            different = (ours != theirs) & ~(np.isnan(ours) & np.isnan(theirs))
-        for channel in np.flatnonzero(different)[:1].tolist():
+        channel = _core.first_different(self._mean, other._mean)
+        if channel >= 0:
             self._require_same(
-                f"mean[{channel}]", ours[channel].item(), theirs[channel].item(),
+                f"mean[{channel}]", self._mean[channel].item(), other._mean[channel].item(),
                 "; all processes need the same bits of the mean: allreduce must give all of them "
                 "the same sum",
             )  # fmt: skip

@@ -268,16 +268,14 @@ cdef class Words:
     """A specification's own names of arguments, for error messages. The caller must keep it alive
     during the call.
 
-    `words` maps our names to those of the specification; "out: mean" stands for the mean in `out`.
-    It may also map a data format to a hint: what to pass if that format was meant.
+    `words` maps our names to those of the specification. It may also map a data format to a hint:
+    what to pass if that format was meant.
     """
     cdef tuple names
-    cdef tuple outputs
     cdef dict words
 
     def __init__(self, words):
         self.names = tuple([words.get(name, name) for name in NAMES])
-        self.outputs = tuple([words.get(name, name) for name in OUTPUT_NAMES])
         self.words = words
 
 

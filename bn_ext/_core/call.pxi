@@ -147,9 +147,7 @@ cdef inline bint is_read(Call c, int role) noexcept nogil:
 
 cdef str name_of(Call c, int role):
     """The name of a role in error messages."""
-    if not is_output(c, role):
-        return input_name(c, role)
-    return OUTPUT_NAMES[role] if c.words is None else c.words.outputs[role]
+    return f"out: {NAMES[role]}" if is_output(c, role) else input_name(c, role)
 
 
 cdef str input_name(Call c, int role):

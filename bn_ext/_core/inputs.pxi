@@ -208,7 +208,13 @@ cdef int check_sums(Call c) except -1:
             f"sums: expected an array of {wanted} of shape {expected_shape(c, role)}, got "
             f"{sums.dtype} of shape {shape_of(&c.view[role])}"
         )
-    check_mean(doubles_of(c, MEAN), mean)
+    given = doubles_of(c, MEAN)
+    channel = first_different(given, mean)
+    if channel >= 0:
+        raise ValueError(
+            f"sums: expected sums about this mean, {float(given[channel])!r} in channel {channel}, "
+            f"got sums about {float(mean[channel])!r}"
+        )
     c.problem.count = count
     if has(c, STATE):
         round_state(c)
@@ -233,18 +239,13 @@ cdef object doubles_of(Call c, int role):
     return copy
 
 
-cdef int check_mean(const double[::1] given, const double[::1] of_sums) except -1:
-    """All numbers must be equal; those that are NaN are."""
-    cdef Py_ssize_t i, different = -1
-    for i in range(given.shape[0]):
-        if given[i] != of_sums[i] and (given[i] == given[i] or of_sums[i] == of_sums[i]):
-            different = i
-    if different >= 0:
-        raise ValueError(
-            f"sums: expected sums about this mean, {given[different]!r} in channel {different}, got "
-            f"sums about {of_sums[different]!r}"
-        )
-    return 0
+cpdef Py_ssize_t first_different(const double[::1] a, const double[::1] b) except -2:
+    """The first channel in which two means differ, or -1. All NaNs are equal."""
+    cdef Py_ssize_t i
+    for i in range(a.shape[0]):
+        if a[i] != b[i] and (a[i] == a[i] or b[i] == b[i]):
+            return i
+    return -1
 
 
 cdef enum:

@@ -28,8 +28,6 @@ cdef tuple NAMES = (
     "diff_gamma", "diff_beta", "running_mean", "running_variance",
     "sums", "workspace", "sums",
 )
-# The names of outputs in messages.
-cdef tuple OUTPUT_NAMES = tuple([f"out: {name}" for name in NAMES])
 
 cdef enum:
     BACKWARD
