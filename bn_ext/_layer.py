@@ -26,7 +26,8 @@ from bn_ext._typing import Array, DataFormat, DTypeLike, Flag, NDArray
 
 __all__ = ["BatchNorm"]
 
-
+#: Vectors of more would have more bytes than can be counted.
+_MOST_CHANNELS = np.iinfo(np.intp).max // np.dtype(np.float64).itemsize
 #: Attribute -> its name in a state.
 _STATE = {
     "gamma": "weight",
@@ -184,7 +185,7 @@ class BatchNorm:
         allreduce: Callable[[Any], Any] | None = None,
     ) -> None:
         self.dtype = _as_number(dtype)
-        self.channels = _as_channels(channels)
+        self.channels = _core.as_index(channels, "channels", "an integer", 1, _MOST_CHANNELS)
         self.epsilon = _core.as_epsilon(epsilon)
         self.exponential_avg_factor, self.correction = exponential_avg_factor, correction
         self.data_format = data_format
@@ -569,7 +570,7 @@ class BatchNorm:
             _refuse_attribute(self, name)
 
         def __setattr__(self, name, value):
-            """Refuse what a pass cannot use; names of other packages, except in a user's subclass."""
+            """Refuse what a pass cannot use; but in a user's subclass, not other packages' names."""
             is_ours = type(self).__module__.partition(".")[0] == "bn_ext"
             if name in self._LACKS or (name in _NOT_READ and is_ours):
                 _refuse_attribute(self, name)
@@ -580,7 +581,7 @@ class BatchNorm:
                 self._check_array(name, value)
                 vars(self)["_apart"] = False
             elif name == "num_batches_tracked":
-                value = _as_count(value)
+                value = _core.as_index(value, name, "an integer", 0)
             elif name in ("training", "frozen"):
                 value = _core.as_flag(value, name)
             elif name == "saved":
@@ -646,22 +647,6 @@ def _as_number(dtype: DTypeLike) -> np.dtype[Any]:
     return number
 
 
-def _as_channels(channels: SupportsIndex) -> int:
-    number: int = _core.as_index(channels, "channels", "an integer")
-    most = np.iinfo(np.intp).max // np.dtype(np.float64).itemsize
-    if not 1 <= number <= most:
-        bound = "at least 1" if number < 1 else f"at most {most}"
-        raise ValueError(f"channels: expected {bound}, got {number}")
-    return number
-
-
-def _as_count(count: SupportsIndex) -> int:
-    number: int = _core.as_index(count, "num_batches_tracked", "an integer")
-    if number < 0:
-        raise ValueError(f"num_batches_tracked: expected at least 0, got {number}")
-    return number
-
-
 def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """{name: what is to be copied into the layer: arrays like its own, and a count}."""
     if not isinstance(state, Mapping):
@@ -676,7 +661,7 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
     new: dict[str, Any] = {}
     for name, value in state.items():
         if name == "num_batches_tracked":
-            new[name] = _as_count(value)
+            new[name] = _core.as_index(value, name, "an integer", 0)
             continue
         array = _core.as_array(value, name)
         if array.shape != own[name].shape:

@@ -174,10 +174,7 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     if nbytes is None:
         limit = _KEPT_BY_DEFAULT
     else:
-        limit = _core.as_index(nbytes, "nbytes", "an integer or None")
-        if not 0 <= limit <= sys.maxsize:
-            got = _core.shown(limit)
-            raise ValueError(f"nbytes: expected a number from 0 to {sys.maxsize}, got {got}")
+        limit = _core.as_index(nbytes, "nbytes", "an integer or None", 0, sys.maxsize)
     before = _core.parked_limit()
     _core.set_parked_limit(limit)
     return before

@@ -338,12 +338,11 @@ class Statistics(_Sums):
         >>> total.mean, total.count
         (array([4.]), 3)
         """
-        dtype = getattr(dtype, "name", dtype)
-        _require_known(dtype)
-        number: int = _core.as_index(count, "count", "an integer")
-        _require(0 <= number < _MOST, "count", "a number from 0 to 2**53 - 1", number)
+        known: Any = getattr(dtype, "name", dtype)
+        _require_known(known)
+        number = _core.as_index(count, "count", "an integer", 0, _MOST - 1)
         found = vectors_alike(mean=mean, variance=variance)
-        rows = _core.rows_of_sums(dtype, False, True)
+        rows = _core.rows_of_sums(known, False, True)
         sums = np.zeros((rows, *found["mean"].shape))
         with _core.DefaultMode():
             negative = np.flatnonzero(found["variance"] < 0)
@@ -356,7 +355,7 @@ class Statistics(_Sums):
                 sums[1] *= number / _core.power_above(number)
         sums[np.isnan(sums)] = np.nan
         new = object.__new__(cls)
-        vars(new).update(exact=False, dtype=dtype, _sums=sums, _count=number)
+        vars(new).update(exact=False, dtype=known, _sums=sums, _count=number)
         return new
 
     @property

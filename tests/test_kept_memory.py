@@ -169,8 +169,8 @@ def test_all_but_the_youngest_blocks_are_offered(limit, youngest):
 @pytest.mark.parametrize(
     ("nbytes", "error", "text"),
     [
-        (-1, ValueError, "nbytes: expected a number from 0 to 9223372036854775807, got -1"),
-        pytest.param(10**5000, ValueError, "^nbytes: expected a number from 0", id="huge"),
+        (-1, ValueError, "nbytes: expected at least 0, got -1"),
+        pytest.param(10**5000, ValueError, "^nbytes: expected at most 92233720", id="huge"),
         (1.5, TypeError, "nbytes: expected an integer or None, got 1.5"),
     ],
 )

@@ -515,8 +515,8 @@ def test_statistics_that_others_have_kept(rng, data, count):
         ),
         (([[0.0]], [1.0], 3), ValueError, r"mean: expected shape \(C,\), got \(1, 1\)"),
         (([0], [1.0], 3), TypeError, "mean: expected float32, float64, float16 or bfloat16, got i"),
-        (([0.0], [1.0], -1), ValueError, r"count: expected a number from 0 to 2\*\*53 - 1, got -1"),
-        (([0.0], [1.0], 2**53), ValueError, r"count: expected a number from 0 to 2\*\*53 - 1, got"),
+        (([0.0], [1.0], -1), ValueError, "count: expected at least 0, got -1"),
+        (([0.0], [1.0], 2**53), ValueError, f"count: expected at most {2**53 - 1}, got {2**53}"),
         (([0.0], [1.0], 1.5), TypeError, "count: expected an integer, got 1.5"),
     ],
 )

@@ -213,24 +213,26 @@ cpdef double as_epsilon(object epsilon, str name="epsilon") except? -1:
     return as_real(epsilon, name, "a finite number >= 0", 0)
 
 
-cpdef object as_index(object value, str name, str expected):
-    """Convert any object that is an integer."""
+cpdef object as_index(object value, str name, str expected, object least=None, object most=None):
+    """Convert any object that is an integer, within bounds if there are any."""
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError as error:
         if is_callers(error):
             raise
         raise TypeError(f"{name}: expected {expected}, got {shown(value)}") from None
+    if least is not None and number < least:
+        raise ValueError(f"{name}: expected at least {least}, got {shown(number)}")
+    if most is not None and number > most:
+        raise ValueError(f"{name}: expected at most {most}, got {shown(number)}")
+    return number
 
 
 cdef int as_num_threads(object num_threads) except -1:
     """0 stands for None."""
     if num_threads is None:
         return 0
-    value = as_index(num_threads, "num_threads", "an integer or None")
-    if value < 1:
-        raise ValueError(f"num_threads: expected at least 1, got {shown(value)}")
-    return min(value, INT_MAX)
+    return min(as_index(num_threads, "num_threads", "an integer or None", 1), INT_MAX)
 
 
 cdef enum:
