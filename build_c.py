@@ -29,7 +29,7 @@ import sys
 import sysconfig
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -233,18 +233,12 @@ def harmless(command):
 
 @contextmanager
 def alone(folder):
-    """Wait until no other build is at work in a folder. A process that ends gives up its lock."""
+    """Wait, but not on Windows, until no other build is at work in a folder. A process that ends
+    gives up its lock.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as file:
-        if sys.platform == "win32":
-            import msvcrt
-
-            locked = False
-            while not locked:
-                with suppress(OSError):  # after ten seconds
-                    msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-                    locked = True
-        else:
+        if sys.platform != "win32":
             import fcntl
 
             fcntl.flock(file, fcntl.LOCK_EX)

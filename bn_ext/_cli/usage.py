@@ -76,8 +76,6 @@ def writing(option: str, path: Path) -> Iterator[None]:
 def demand_writable(option: str, path: Path) -> None:
     """Raise UsageError before measuring, instead of an OSError afterwards."""
     existed = os.path.lexists(path)
-    if existed and not path.is_file() and not path.is_dir():
-        return  # a pipe would end if it were opened and closed
     with writing(option, path):
         path.open("ab").close()
     if not existed:
