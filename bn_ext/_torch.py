@@ -1,0 +1,399 @@
+"""torch's operators: what `bn_ext.torch` calls, and their gradients.
+
+call_batch_norm    updates running statistics in place
+  _update            input -> result, saved statistics, bits of the ReLU
+    _shared            exact sums over the processes of a group
+  _normalize         the same as the operator bn_ext::batch_norm, for what traces
+  _gradients         bn_ext::batch_norm_backward: its gradient
+  _second            bn_ext::batch_norm_double_backward: the gradient of the gradient
+"""
+
+import zlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, distributed, nn
+from torch.library import custom_op
+
+from bn_ext import _core
+from bn_ext._gated import gated_double_backward, workspace_size
+from bn_ext._sums import GradientSums, Statistics, total_of
+
+__all__ = ["FLOATS", "call_batch_norm"]
+
+
+# ---- tensors as arrays, and the options of every call -------------------------------------------
+
+_WORDS = _core.Words(
+    {"src": "input", "gamma": "weight", "beta": "bias", "running_variance": "running_var"}
+)
+
+
+#: The dtypes of data and vectors, with the methods that convert to them.
+FLOATS = {torch.float32: "float", torch.float64: "double", torch.float16: "half",
+           torch.bfloat16: "bfloat16"}  # fmt: skip
+#: NumPy's codes; bits of bfloat16 are seen as integers first.
+_CODES = {torch.float32: "=f4", torch.float64: "=f8", torch.float16: "=f2", torch.bfloat16: "=u2",
+          torch.uint8: "=u1"}  # fmt: skip
+
+
+class _Memory:
+    """A tensor's memory as NumPy takes it. The array keeps it alive.
+
+    `Tensor.numpy` would keep its storage from being resized, ever; DLPack would end a lazy copy.
+    """
+
+    def __init__(self, tensor: Tensor, address: int, written: bool) -> None:
+        size = tensor.itemsize
+        self.tensor = tensor
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": _CODES[tensor.dtype],
+            "data": (address, not written),
+            "shape": tensor.shape,
+            "strides": None
+            if tensor.is_contiguous()
+            else tuple([step * size for step in tensor.stride()]),
+        }
+
+
+def _array(tensor: Tensor | None, written: bool = False) -> Any:
+    """An array over the tensor's memory; a lazily negated tensor is copied."""
+    if tensor is None:
+        return None
+    if tensor.is_neg():
+        if written:
+            raise ValueError("running statistics: expected plain tensors, got a negated view")
+        tensor = tensor.resolve_neg()
+    address = tensor.data_ptr() if written else tensor.const_data_ptr()
+    if address == tensor.storage_offset() * tensor.itemsize and tensor.numel():
+        raise ValueError(
+            f"expected tensors with memory, got a {type(tensor).__name__} of shape "
+            f"{tuple(tensor.shape)} that has none, or whose memory was freed"
+        )
+    array = np.asarray(_Memory(tensor, address, written))
+    if tensor.dtype != torch.bfloat16:
+        return array
+    import ml_dtypes
+
+    return array.view(ml_dtypes.bfloat16)
+
+
+def _writable(tensor: Tensor) -> Any:
+    return _array(tensor, True)
+
+
+def _options() -> dict[str, Any]:
+    """Options of every call; with no more threads than torch would use."""
+    threads = torch.get_num_threads()
+    limited = threads < _core.default_threads()
+    return {"data_format": "NCX", "num_threads": threads if limited else None}
+
+
+def _vector(src: Tensor, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return src.new_empty(shape or src.shape[1], dtype=dtype)
+
+
+def _dtype(vector: Tensor | None) -> torch.dtype:
+    """The dtype of its gradient. torch would convert another in the caller's mode."""
+    return torch.float64 if vector is None else vector.dtype
+
+
+# ---- several processes ------------------------------------------------------------------------
+
+
+_SumsT = TypeVar("_SumsT", Statistics, GradientSums)
+
+
+def _shared(
+    function: str, group: str, src: Tensor, eps: float, find: Callable[[], _SumsT]
+) -> _SumsT:
+    """What `find` returns, exact sums of this process, with those of all others added.
+
+    Integers of different lengths must not meet, so a word goes ahead: a hash of what is alike.
+    """
+    processes = distributed.distributed_c10d._resolve_process_group(group)
+    call = f"{function} of {src.shape[1]} channels, {src.dtype}, eps={float(eps)}"
+    word = zlib.crc32(call.encode())
+    words = torch.tensor([word], device="cpu")  # whatever the default device is
+    sent = distributed.all_reduce(words, group=processes, async_op=True)
+    sums = find()
+    sent.wait()
+    if words.item() != word * processes.size():
+        raise RuntimeError(
+            "batch_norm: expected the same function, channels, dtype and eps in all processes of "
+            f"the group, got {call} in process {processes.rank()} and others in another"
+        )
+    distributed.all_reduce(torch.from_numpy(sums.array), group=processes)
+    return sums
+
+
+# ---- the operators ----------------------------------------------------------------------------
+#
+# group is the name of a process group. An empty name means exact sums in this process alone; None
+# means plain sums. statistics are mean and variance. An operator must not return None or one of its
+# arguments, nor change them.
+
+
+def _bits(src: Tensor, gate: bool) -> Tensor:
+    size = workspace_size(src.numel(), src.dim()) if gate else 0
+    return _vector(src, size, dtype=torch.uint8)
+
+
+def _update(
+    src: Tensor, weight: Tensor | None, bias: Tensor | None, src_1: Tensor | None,
+    running_mean: Tensor | None, running_var: Tensor | None,
+    training: bool, momentum: float, eps: float, relu: bool, gate: bool,
+    group: str | None, whole: bool, *, dry: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """dst, statistics, workspace. In training, running statistics are updated in place.
+
+    With `dry`, a step of training is only checked.
+    """
+    outputs = torch.empty_like(src), _vector(src, 2, src.shape[1]), _bits(src, gate)
+    dst, (mean, variance), workspace = map(_writable, outputs)
+    x, how = _array(src), _options()
+    given: dict[str, Any] = {
+        "gamma": _array(weight), "beta": _array(bias), "src_1": _array(src_1), "epsilon": eps,
+        "relu": relu, "workspace": workspace if gate else None, "words": _WORDS, **how,
+    }  # fmt: skip
+    running: dict[str, Any] = {}
+    if not training:
+        with _core.DefaultMode():
+            mean[:], variance[:] = _array(running_mean), _array(running_var)
+    elif running_mean is not None and running_var is not None:
+        running = {
+            "running_mean": _writable(running_mean), "running_variance": _writable(running_var),
+            "exponential_avg_factor": momentum, "correction": 0 if group else 1,
+        }  # fmt: skip
+        torch.autograd.graph.increment_version((running_mean, running_var))
+    if training:  # with a group, errors come before others wait
+        out = dst, mean, variance
+        first = dry or bool(group)
+        _core.training(x, out=out, exact=group is not None, dry=first, **given, **running)
+        if not group or dry:
+            return outputs
+        total = _shared("batch_norm", group, src, eps, partial(Statistics, x, exact=True, **how))
+        mean[:], variance[:] = total.mean, total.variance
+    _core.inference(x, mean, variance, out=dst, **given)
+    if running:
+        total.update_running(**running | {"correction": 1})
+    return outputs
+
+
+def _after(given: tuple[Any, ...]) -> list[Tensor]:
+    """Copies of the running statistics that a step updates, or empty tensors."""
+    src, _, _, _, *running, training, _, _, _, _, _, _ = given
+    return [each.clone() if training and each is not None else _vector(src, 0) for each in running]
+
+
+#: As for `_update`.
+_SCHEMA = (
+    "(Tensor src, Tensor? weight, Tensor? bias, Tensor? src_1, Tensor? running_mean, "
+    "Tensor? running_var, bool training, float momentum, float eps, bool relu, bool gate, "
+    "str? group, bool whole) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+def _normalize(*given: Any) -> tuple[Tensor, ...]:
+    """What `_update` returns, and running statistics after the step."""
+    after = _after(given)
+    if len(after[0]):
+        _update(*given, dry=True)
+        given = *given[:4], *after, *given[6:]
+    return *_update(*given), *after
+
+
+def _outputs(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *_, gate, _, _ = rest
+    new = torch.empty_like(src), _vector(src, 2, src.shape[1]), _bits(src, gate)
+    return *new, *_after((src, *rest))
+
+
+def _outputs_of_gradients(
+    src: Tensor, _: Any, __: Any, weight: Tensor | None, *rest: Any
+) -> tuple[Tensor, ...]:
+    *_, relu, added, vectors, _, _, bias = rest
+    size = () if vectors else (0,)
+    pair = [_vector(src, *size, dtype=dtype) for dtype in (_dtype(weight), bias)]
+    last = torch.empty_like(src) if relu and added else _vector(src, 0)
+    return torch.empty_like(src), *pair, last
+
+
+def _gradients(
+    src: Tensor, diff_dst: Tensor, statistics: Tensor, weight: Tensor | None, workspace: Tensor,
+    training: bool, eps: float, relu: bool, added: bool, vectors: bool,
+    group: str | None, whole: bool, bias: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """diff_src, diff_weight, diff_bias (of this dtype), and diff_src_1 if it is not diff_dst."""
+    outputs = _outputs_of_gradients(
+        src, diff_dst, statistics, weight, relu, added, vectors, group, whole, bias
+    )
+    diff_src, *diff_vectors, diff_src_1 = map(_writable, outputs)
+    x, diff, (mean, variance), how = _array(src), _array(diff_dst), _array(statistics), _options()
+    gate: dict[str, Any] = {"relu": True, "workspace": _array(workspace)} if relu else {}
+    rest: dict[str, Any] = {"variance": variance, "gamma": _array(weight), "epsilon": eps,
+                            "words": _WORDS, **how}  # fmt: skip
+
+    def find() -> GradientSums:
+        own = GradientSums(x, diff, mean, exact=True, **gate, **how)
+        if vectors and not whole:  # apply them to no elements
+            out = None, *diff_vectors
+            _core.backward(x[:0], diff[:0], mean, out=out, total=total_of(own), **rest)
+        return own
+
+    total = None
+    if group and training:
+        total = _shared("batch_norm_backward", group, src, eps, find)
+        vectors &= whole
+    out = [diff_src, *(diff_vectors if vectors else (None, None)), diff_src_1]
+    _core.backward(
+        x, diff, mean, is_training=training, param_grads=vectors, diff_src_1=relu and added,
+        out=out if relu and added else out[:3], exact=training and group is not None,
+        total=total_of(total), **gate, **rest,
+    )  # fmt: skip
+    return outputs
+
+
+def _outputs_of_second(
+    src: Tensor, _: Any, __: Any, weight: Tensor | None, *___: Any
+) -> tuple[Tensor, ...]:
+    return torch.empty_like(src), torch.empty_like(src), _vector(src, dtype=_dtype(weight))
+
+
+def _second(
+    src: Tensor, diff_dst: Tensor, statistics: Tensor, weight: Tensor | None,
+    workspace: Tensor, of_src: Tensor | None, of_weight: Tensor | None, of_bias: Tensor | None,
+    of_src_1: Tensor | None, training: bool, eps: float, relu: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of src, diff_dst and weight, given those of what `_gradients` returns."""
+    outputs = _outputs_of_second(src, diff_dst, statistics, weight)
+    of_src = torch.zeros_like(src) if of_src is None else of_src
+    mean, variance = _array(statistics)
+    gated_double_backward(
+        _array(src), _array(diff_dst), mean, variance, _array(weight), _array(of_src),
+        _array(of_weight), _array(of_bias), _array(of_src_1),
+        workspace=_array(workspace) if relu else None, is_training=training,
+        out=tuple(map(_writable, outputs)), epsilon=eps, words=_WORDS, **_options(),
+    )  # fmt: skip
+    return outputs
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    src, weight, bias, src_1, _, _, training, _, eps, relu, _, *over = inputs
+    _, statistics, workspace, *_ = output
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(src, statistics, weight, workspace)
+    ctx.options, ctx.over = (training, eps, relu, src_1 is not None), (*over, _dtype(bias))
+
+
+def _backward(ctx: Any, diff_dst: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    needed, rest = ctx.needs_input_grad[:4], (None,) * 9
+    if diff_dst is None:
+        return (None,) * 4 + rest
+    src, *saved = ctx.saved_tensors
+    vectors = any(needed[1:3])
+    *three, diff_src_1 = _call_of_gradients(src, diff_dst, *saved, *ctx.options, vectors, *ctx.over)
+    relu = ctx.options[2]
+    grads = (*three, diff_src_1 if relu else diff_dst)
+    return (*(grad if need else None for grad, need in zip(grads, needed, strict=True)), *rest)
+
+
+def _keep_gradients(ctx: Any, inputs: Any, output: Any) -> None:
+    *tensors, training, eps, relu, added, vectors, group, _, _ = inputs
+    absent = () if vectors else output[1:3]
+    ctx.mark_non_differentiable(*absent, *(() if relu and added else output[3:]))
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors)
+    ctx.options, ctx.group = (training, eps, relu), group if training else None
+
+
+def _backward_of_gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    if ctx.group is not None:
+        raise RuntimeError(
+            "batch_norm: the gradient of the gradient is not available with group or SyncBatchNorm"
+        )
+    tensors = ctx.saved_tensors
+    diff_src, diff_diff_dst, diff_weight = _call_of_second(*tensors, *grads, *ctx.options)
+    weight = None if tensors[3] is None else diff_weight
+    return diff_src, diff_diff_dst, None, weight, *(None,) * 9
+
+
+def _operator(name: str, kernel: Any, fake: Any, schema: str | None = None) -> Any:
+    made: Any = custom_op(
+        f"bn_ext::{name}", kernel, mutates_args=(), device_types="cpu", schema=schema
+    )
+    made.register_fake(fake)
+    return made
+
+
+def _is_transformed() -> bool:
+    """Whether torch.func or forward mode, which autograd functions refuse, look at the call."""
+    transforms: bool = torch._C._are_functorch_transforms_active()
+    return transforms or torch.autograd.forward_ad._current_level >= 0
+
+
+def _count(given: Any, outputs: Any, tracked: Tensor | None) -> None:
+    """Count the batch in tracked, and write the running statistics that the operator returns."""
+    if tracked is not None:
+        tracked.add_(1)
+    for old, new in zip(given[4:6], outputs[3:], strict=False):
+        if len(new):
+            old.copy_(new)
+
+
+def _differentiable(
+    operator: Any, kernel: Any, tensors: int, keep: Any, backward: Any,
+    then: Any = lambda *_: None,
+) -> Any:  # fmt: skip
+    """A function that calls an operator with its gradient by its first tensors, and `then`.
+
+    Unless the call is traced, it is an autograd function, which calls `then` before it saves
+    tensors: that may raise an error, to end a checkpoint's recomputation. It has a third of the
+    operator's overhead if it may call the kernel: if no mode looks at operators and the first
+    tensor is a plain Tensor or Parameter on a CPU.
+    """
+
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        *first, (rest, run, tracked) = inputs
+        given = *first, *rest
+        if any(ctx.needs_input_grad) and any(t is not None and t.is_inference() for t in first):
+            raise RuntimeError("batch_norm: autograd cannot save inference tensors; clone them")
+        output: tuple[Tensor, ...] = run(*given)
+        then(given, output, tracked)
+        keep(ctx, given, output)
+        return output
+
+    def gradient(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        return *backward(ctx, *grads)[:tensors], None
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(gradient)}
+    function: Any = type("BatchNorm", (torch.autograd.Function,), methods)
+    operator.register_autograd(backward, setup_context=keep)
+
+    def call(*given: Any, tracked: Tensor | None = None) -> Any:
+        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        is_real = type(given[0]) in (Tensor, nn.Parameter) and given[0].device.type == "cpu"
+        is_plain = is_real and not is_traced and not torch._C._len_torch_dispatch_stack()
+        run = kernel if is_plain else operator
+        if is_traced or not (torch.is_grad_enabled() or _is_transformed()):
+            output = run(*given)
+            then(given, output, tracked)
+            return output
+        return function.apply(*given[:tensors], (given[tensors:], run, tracked))
+
+    return call
+
+
+call_batch_norm = _differentiable(
+    _operator("batch_norm", _normalize, _outputs, _SCHEMA), _update, 4, _keep, _backward, _count
+)
+_call_of_gradients = _differentiable(
+    _operator("batch_norm_backward", _gradients, _outputs_of_gradients),
+    _gradients, 5, _keep_gradients, _backward_of_gradients,
+)  # fmt: skip
+_call_of_second = _operator("batch_norm_double_backward", _second, _outputs_of_second)
