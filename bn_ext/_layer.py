@@ -570,7 +570,7 @@ class BatchNorm:
             _refuse_attribute(self, name)
 
         def __setattr__(self, name, value):
-            """Refuse what a pass cannot use; but in a user's subclass, not other packages' names."""
+            """Refuse what a pass cannot use and, except in a user's subclass, names of others."""
             is_ours = type(self).__module__.partition(".")[0] == "bn_ext"
             if name in self._LACKS or (name in _NOT_READ and is_ours):
                 _refuse_attribute(self, name)
