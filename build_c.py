@@ -63,7 +63,7 @@ LET_IN = re.compile(
     r"|-m(64|32|(no-)?omit-leaf-frame-pointer|(arch|tune|cpu|cmodel|branch-protection)=.*)"
     r"|-f(no-)?(stack-.*|cf-protection.*|hardened|trivial-auto-var-init=.*|zero-call-used-regs=.*"
     r"|sanitize.*|omit-frame-pointer|optimize-sibling-calls|exceptions|(asynchronous-)?unwind-tables"
-    r"|debug-.*|var-tracking.*|\w+-prefix-map=.*|random-seed=.*|ident|openmp|tree-vectorize|common"
+    r"|debug-.*|var-tracking.*|\w+-prefix-map=.*|random-seed=.*|ident|tree-vectorize|common"
     r"|lto.*|fat-lto-objects|use-linker-plugin|use-ld=.*|(test-)?coverage.*|(auto-)?profile.*"
     r"|pic|PIC|pie|PIE|plt|semantic-interposition|visibility.*|(function|data)-sections"
     r"|wrapv|strict-(overflow|aliasing)|delete-null-pointer-checks"
@@ -216,7 +216,8 @@ def harmless(command):
     kept, left_out = [], []
     # First comes the program, such as "ccache gcc" or "python -m ziglang cc".
     while words and (words[0][:1] not in ("-", "@") or words[0] == "-m"):
-        kept.append(words.popleft())
+        word = words.popleft()
+        (left_out if os.path.isfile(word) and not shutil.which(word) else kept).append(word)
     while words:
         word = words.popleft()
         if LET_IN.fullmatch(word):
@@ -225,9 +226,10 @@ def harmless(command):
             kept += word, words.popleft()
         else:
             left_out.append(word)
-    if {*left_out} - SAID:
-        SAID.update(left_out)
-        print(f"flags left out, as they may change bits: {shlex.join(left_out)}", file=sys.stderr)
+    new = [word for word in dict.fromkeys(left_out) if word not in SAID]
+    if new:
+        SAID.update(new)
+        print(f"flags left out, as they may change bits: {shlex.join(new)}", file=sys.stderr)
     return kept
 
 

@@ -172,14 +172,15 @@ def headline(runs, found):
         steps = [float(row["numpy / bn_ext"]) for row in csv.DictReader(list(file)[1:])]
     gain = (
         f"- **You train with NumPy**: the gradient is **{numpy:.0f} times as fast as NumPy's "
-        "formula**, a [whole step](docs/figures.md#whole-steps-of-numpy-networks) of a NumPy "
-        f"network {min(steps):.2g} to {max(steps):.2g} times."
+        "formula**. A [whole step](docs/figures.md#whole-steps-of-numpy-networks) of a NumPy "
+        f"network is {min(steps):.3g} to {max(steps):.3g} times as fast."
     )
     others = (
-        f"The picture has medians of {len(shown)} rows, on two threads of an {cpu} with AVX-512, "
-        "each call right after an elementwise pass of NumPy ([method, table](docs/figures.md)): "
-        f"torch takes {torch:.1f} times as long. Whichever of NumPy, torch, JAX, TensorFlow and "
-        f"oneDNN is fastest in a row takes {median} times as long (range {spread})."
+        f"Medians of {len(shown)} cases: ResNet-50's shapes, two layouts, two dtypes; two threads "
+        f"of an {cpu} with AVX-512, each call right after an elementwise pass of NumPy ([method, "
+        f"table](docs/figures.md)). torch takes {torch:.1f} times as long as bn_ext; whichever of "
+        f"NumPy, torch, JAX, TensorFlow and oneDNN is fastest in a case, {median} times (range "
+        f"{spread})."
     )
     fill = partial(textwrap.fill, width=120, break_on_hyphens=False)
     return f"{fill(others)}\n\n{fill(gain, subsequent_indent='  ')}\n"

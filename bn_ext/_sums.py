@@ -9,13 +9,14 @@ integers, which any engine can add. `+` checks what belongs together; integers t
 added are checked when they are used.
 """
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsFloat, SupportsIndex
 
 import numpy as np
 
 from bn_ext import _core
 from bn_ext._names import refuses_other_names
-from bn_ext._typing import Array, DataFormat, Flag, NDArray
+from bn_ext._typing import Array, DataFormat, DTypeLike, Flag, NDArray
 from bn_ext._vectors import vectors_alike
 
 __all__ = ["GradientSums", "Statistics"]
@@ -97,7 +98,7 @@ class _Sums:
                 f"array: expected no other array, got {_core.shown(value)}; write to array[...]"
             )
 
-    def __add__(self, other: Any) -> Self:
+    def __add__(self, other: Self | int) -> Self:
         if type(other) is int and other == 0:  # where sum() starts
             return self._with(self._sums.copy(), self._count)
         if type(other) is not type(self):
@@ -268,7 +269,7 @@ class Statistics(_Sums):
     mean is within 0.5001 ulp of the exact one (subnormal: 1), the variance within 1.51 (near
     2**-1022 and below: 2).
 
-    Pickles of exact sums hold no zeros, and are equal for equal sums, except for the bits of NaNs
+    Pickles of exact sums hold no rows of zeros, and are equal for equal sums, except for the bits of NaNs
     in a mean. Objects with equal values are equal. None of the arrays given is kept. A pickle that
     was damaged raises a ValueError or TypeError that names what is wrong.
 
@@ -307,14 +308,15 @@ class Statistics(_Sums):
         variance: Array,
         count: SupportsIndex,
         *,
-        dtype: str | np.dtype[Any] = "float64",
+        dtype: DTypeLike = "float64",
     ) -> Self:
         """Statistics that others have computed, such as running ones with a count, to be added to.
 
         Parameters
         ----------
         mean, variance : array, shape (C,)
-            Of each channel; the variance is biased: divided by `count`.
+            Of each channel; the variance is biased: divided by `count`. It is kept times `count`, so
+            that it may come back rounded once more.
         count : int
             Number of elements of each channel.
         dtype : str or dtype, optional
@@ -338,7 +340,10 @@ class Statistics(_Sums):
         >>> total.mean, total.count
         (array([4.]), 3)
         """
-        known: Any = getattr(dtype, "name", dtype)
+        known: Any = dtype
+        if not isinstance(dtype, str):
+            with suppress(TypeError):
+                known = np.dtype(dtype).name
         _require_known(known)
         number = _core.as_index(count, "count", "an integer", 0, _MOST - 1)
         found = vectors_alike(mean=mean, variance=variance)

@@ -466,6 +466,13 @@ def test_a_part_is_taken_out_of_exact_sums(rng, data):
             assert pickle.dumps(left) == pickle.dumps(functools.reduce(operator.add, others))
             assert left + made[0] == total
             assert functools.reduce(operator.sub, made, total).count == 0
+        x, dy = of[0]
+        for made, nothing in (
+            (Statistics(x, exact=True), Statistics(x[:0], exact=True)),
+            (GradientSums(x, dy, mean, exact=True), GradientSums(x[:0], dy[:0], mean, exact=True)),
+        ):
+            assert made - made == nothing
+            assert pickle.dumps(made - made) == pickle.dumps(nothing)
 
 
 def test_what_cannot_be_taken_out(rng):
@@ -525,6 +532,7 @@ def test_moments_that_no_data_has(given, error, message):
         Statistics.from_moments(*given)
     with pytest.raises(ValueError, match="^dtype: expected float32, float64, .* got 'float'"):
         Statistics.from_moments([0.0], [1.0], 3, dtype="float")
+    assert Statistics.from_moments([0.0], [1.0], 3, dtype=np.float32).dtype == "float32"
 
 
 @of_both_kinds

@@ -209,6 +209,7 @@ WRONG: list[Callable[[], object]] = [
     lambda: bn_ext.Statistics(x32, epsilon=0),  # type: ignore[call-arg]
     lambda: statistics - sums,  # type: ignore[operator]
     lambda: bn_ext.Statistics("abc"),  # type: ignore[arg-type]
+    lambda: parts[0] + sums,  # type: ignore[operator]
     lambda: general(x32, x32, v32, v32, epsilon=0, sums=sums.mean),  # type: ignore[call-overload]
     lambda: reduce(b"abc", x32, v32),  # type: ignore[arg-type]
     lambda: reduce(1.0, x32, v32),  # type: ignore[arg-type]

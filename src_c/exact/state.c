@@ -106,6 +106,9 @@ int64_t bn_take_out(int64_t *state, const int64_t *part, int limbs, int64_t chan
     const int64_t counts = (limbs + BN_COUNT_AND_STAMP) * n;
     for (int64_t i = counts; i < counts + n; i++)
         state[i] = (int64_t)((uint64_t)state[i] - (uint64_t)part[i]);
+    int64_t *parts = bn_state_row(state, channels, limbs + BN_PARTS_ADDED);
+    for (int64_t c = 0; c < channels; c++)
+        parts[c] = state[counts + c] != 0;
     return -1;
 }
 

@@ -17,10 +17,10 @@
  * 2^(1024 + 43), which 54 limbs hold. Moments are sums of elements and of their squares. Squares
  * have exponents twice as large, so moments take 17 and 108 limbs. The lowest limb's unit is a
  * power of 2^20, so that the 20-bit digits of a squared sum and of a sum of squares line up
- * (state.c). For moments, that unit lies at least 52 places below the smallest square, because all
- * 53 bits of a double go to limbs, zero bits too (limbs.inc). Flags limit the number of parts: a
- * field counts up to 2^20 - 1. Limbs alone would allow 2^23 parts: the sum of 2^23 canonical limbs,
- * each below 2^40, fits 63 bits.
+ * (statistics.c). For moments, that unit lies at least 52 places below the smallest square, because
+ * all 53 bits of a double go to limbs, zero bits too (limbs.inc). Flags limit the number of parts:
+ * a field counts up to 2^20 - 1. Limbs alone would allow 2^23 parts: the sum of 2^23 canonical
+ * limbs, each below 2^40, fits 63 bits.
  */
 #ifndef BN_STATE_H
 #define BN_STATE_H

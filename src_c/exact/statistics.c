@@ -52,7 +52,7 @@ static scaled_pair scaled_pair_of(const double of[6], int n, int lowest) {
 }
 
 /* n * q - s^2, which is n^2 times the variance. As an integer it is exact. It is 0 only if the
- * variance is 0, and below 0 only if somebody made up the state. Digits of q and s^2 line up,
+ * variance is 0, and below 0 only if no data has these sums. Digits of q and s^2 line up,
  * because their units are powers of 2^DIGIT_BITS (bn_lowest). */
 static scaled_pair spread_of(const digits *s, const digits *q, int64_t n) {
     int64_t all[DIGITS];

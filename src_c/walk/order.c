@@ -57,8 +57,9 @@ enum {
     LONG_RUN = 48,     /* the fewest elements of a long run, or LONG_POSITION per position if more,
                         * but at most BN_ALWAYS_LONG (all measured) */
     LONG_POSITION = 16,
-    /* Rows of a strand: an odd number, because strands that start an even number of rows apart may
-     * share cache sets; and no more than the hardware prefetcher can follow (both measured). */
+    /* Rows of a whole chunk's strand: an odd number, because strands that start an even number of
+     * rows apart may share cache sets; and no more than the hardware prefetcher can follow (both
+     * measured). */
     SHORTEST_STRAND = 33,
     LONGEST_STRAND = 129,
     /* The most bytes of a strand; rounding may add a row. SHORTEST_STRAND rows may take more. Four
