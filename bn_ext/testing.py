@@ -317,6 +317,8 @@ def _own_case(kind: Kind, given: dict[str, Any], epsilon: float) -> Case:
     how: Any = {"epsilon": epsilon, "data_format": kind.data_format, "dry": True}
     _core.training(src, **how)
     (dtype,) = kind.known(src.dtype.name, "src")
+    if 0 in src.shape[1 if kind.data_format == "NCX" else -1 :][:1]:
+        raise ValueError(f"src: expected at least one channel, got shape {src.shape}")
     last = np.moveaxis(src, 1, -1) if kind.data_format == "NCX" else src
     case = kind.random("data", last.shape, dtype, as_set(src=last, epsilon=epsilon))
     for name, array in {**arrays, "src": src}.items():

@@ -489,6 +489,34 @@ def test_data_that_cannot_be_judged_does_not_pass():
     check_forward(bn_ext.batch_norm_training, src[:0])
 
 
+def test_statistics_that_overflow_or_underflow_are_not_judged(rng):
+    ours = bn_ext.batch_norm_backward
+    src = rng.standard_normal((8, 3))
+    for given in (
+        {"src": (src * 1e38).astype(np.float32)},
+        {"src": (src * 1e-24).astype(np.float32), "epsilon": 0},
+        {"src": src * 1e-170, "epsilon": 0},
+    ):
+        for is_training in (True, False):
+            with pytest.raises(AssertionError, match="cannot be judged: too near to overflow"):
+                check_backward(partial(ours, is_training=is_training), **given,
+                               is_training=is_training)  # fmt: skip
+    check_backward(ours, src, variance=np.full(3, np.inf))  # zeros
+    check_backward(ours, np.ones((8, 3)), epsilon=0)  # NaN
+
+
+def test_infinite_factors_forward(rng):
+    src, inf = rng.standard_normal((8, 2)), np.array([np.inf, -1])
+    for data in (np.float32, np.float64):
+        x = src.astype(data)
+        check_forward(bn_ext.batch_norm_training, x, gamma=inf)
+        for given in (
+            {"gamma": inf}, {"mean": inf}, {"beta": inf}, {"variance": abs(inf)},
+            {"variance": np.zeros(2), "epsilon": 0}, {"variance": -abs(inf)},
+        ):  # fmt: skip
+            check_forward(bn_ext.batch_norm_inference, x, **given, is_training=False)
+
+
 def test_the_callers_arrays_stay_as_they_are(rng):
     src, diff_dst = rng.standard_normal((2, 6, 3))
     before = src.copy(), diff_dst.copy()
@@ -516,6 +544,8 @@ X = np.ones((4, 3), np.float32)
         ({"src": X, "epsilon": "1"}, TypeError, "epsilon: expected "),
         ({"src": X, "mean": np.zeros(2)}, ValueError, "mean: expected shape"),
         ({"src": X[0]}, ValueError, "src: expected at least 2 dimensions"),
+        ({"src": X[:, :0]}, ValueError, r"src: expected at least one channel, got shape \(4, 0\)"),
+        ({"src": X[:, :0], "data_format": "NCX"}, ValueError, "src: expected at least one channel"),
         ({"gamma": X[0]}, TypeError, "gamma: expected only with src"),
         ({"dtype": "float32"}, TypeError, "check_backward.. got an .*'dtype', which is called dty"),
         ({"dtypes": "blah"}, ValueError, "dtypes: expected any of float32, .*, got 'blah'"),

@@ -123,6 +123,8 @@ class Case:
             for a in (*vars(p).values(), *more):
                 if np.ndim(a):
                     known |= ~finite(a.astype(np.longdouble)).reshape(len(a), -1).all(axis=1)
+            if kind.operation == "backward":
+                known &= ~limits.gradient_open(p, data)
             values = want._asdict()
             names = self.results
             if "unbiased_variance" in names:

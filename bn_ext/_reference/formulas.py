@@ -147,7 +147,9 @@ def normalized(src, x_near, mean, low, variance, gamma, beta, *, epsilon, axis, 
     with np.errstate(divide="ignore", invalid="ignore"):
         spread = variance + wide(epsilon)
         scale = column(gamma, wide, 1) / np.sqrt(spread)
-        shift = column(beta, wide, 0) - scale * low
+        less = scale * low
+        less = np.where((low != 0) & np.isfinite(less), less, 0)  # then scale * x_near has it
+        shift = column(beta, wide, 0) - less
         y = scale * x_near + shift
         share = np.where(spread > 0, variance / spread, 1)
     sizes = abs(shift) + 0 * x_near

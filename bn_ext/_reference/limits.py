@@ -13,8 +13,8 @@ from bn_ext._reference import formulas
 __all__ = [
     "DST_PRODUCT", "DST_SHIFT", "FORMATS", "MEAN", "MERGED_MEAN",
     "SECOND", "SUM", "VARIANCE", "arithmetic",
-    "distance", "dst_bound", "forward_holds", "gradient_bounds", "gradient_holds", "half_ulp",
-    "second_bounds", "second_holds", "smallest", "statistics_bounds", "sum_bounds", "tops", "unit",
+    "distance", "dst_bound", "forward_holds", "gradient_bounds", "gradient_holds", "gradient_open",
+    "half_ulp", "second_bounds", "second_holds", "smallest", "statistics_bounds", "sum_bounds", "tops", "unit",
 ]  # fmt: skip
 
 #: Roundings on the longest path from exact operands to diff_src, in training and with frozen
@@ -187,6 +187,15 @@ def gradient_holds(p: Any, want: Any, data: str) -> Any:
     if data == "float64":
         good &= (rstd**2 < top) & (rstd**2 > 1 / wide(top))
     return good
+
+
+def gradient_open(p: Any, data: str) -> Any:
+    """Is rstd Inf while src is not its mean, or 0 while sums may overflow? Then orders differ."""
+    src, mean, dy = (a.astype(np.longdouble) for a in (p.src, p.mean, p.diff_dst))
+    far = abs(src - mean[:, None]).max(axis=1, initial=0)
+    sums = far * abs(dy).sum(axis=1)
+    rstd = rstd_of(p)
+    return np.where(rstd == 0, sums >= tops(data), np.isinf(rstd) & (far > 0))
 
 
 def forward_holds(p: Any, want: Any, axis: int, data: str) -> Any:
