@@ -13,7 +13,7 @@ from bn_ext._bench.problems import DTYPES, LAYOUTS
 from bn_ext._cli.usage import UsageError, writing
 from bn_ext._reference import files
 from bn_ext._reference.cases import Case, Kind, standard_cases
-from bn_ext._reference.report import run
+from bn_ext._reference.report import run, said
 
 __all__ = ["CASES", "CHECK", "add_kinds", "cases", "check"]
 
@@ -114,8 +114,7 @@ def imported(what: str) -> Callable[..., Any]:
         for name in names.split("."):
             found = getattr(found, name)
     except (Exception, SystemExit) as error:  # a module may fail in any way
-        text = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise UsageError(f"{what}: cannot be imported ({text})") from None
+        raise UsageError(f"{what}: cannot be imported ({said(error)})") from None
     if not callable(found):
         raise UsageError(f"{what}: expected a function, got {type(found).__name__}")
     return found  # type: ignore[no-any-return]

@@ -7,7 +7,7 @@ the program, the result: diff_src.npy. Where the right value is NaN or Inf, so m
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from bn_ext import __version__, _core
 from bn_ext._bench.problems import dtype_of
 from bn_ext._reference.cases import Case
 from bn_ext._reference.limits import half_ulp
-from bn_ext._reference.report import Finding, Report, compared
+from bn_ext._reference.report import Finding, Report, compared, said
 
 __all__ = ["MANIFEST", "ManifestError", "check", "write"]
 
@@ -77,16 +77,17 @@ def write(folder: Path, cases: Iterable[Case]) -> int:
 def _loaded(path: Path, data: str) -> Any:
     """The array of a file; bfloat16, which NumPy does not know, is any two bytes."""
     try:
-        array = np.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            array = np.load(file, allow_pickle=False)
     except FileNotFoundError:
         raise ManifestError(path, "is missing") from None
-    except (OSError, ValueError, EOFError, SyntaxError, MemoryError) as error:
-        text = (str(error) or type(error).__name__).splitlines()[0]
+    except Exception as error:  # NumPy's parser may fail in any way
+        text = said(error, kind=False)
         raise ManifestError(path, f"cannot be read as .npy ({text})") from None
     if not isinstance(array, np.ndarray):
         raise ManifestError(path, f"expected one array, got {type(array).__name__}")
     if data == "bfloat16" and array.dtype.kind in "Vui" and array.dtype.itemsize == 2:
-        array = array.view(dtype_of(data))
+        array = array.astype(array.dtype.newbyteorder("=")).view(dtype_of(data))
     return array
 
 
@@ -99,9 +100,8 @@ def check(folder: Path, *, narrow: bool = False, limit: float = 1) -> tuple[Repo
     except FileNotFoundError:
         raise ManifestError(path, f"is missing; bn-ext cases {folder} writes it") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        text = f"{type(error).__name__}: {error}"
-        raise ManifestError(path, f"expected a manifest of bn-ext cases ({text})") from None
-    if version != VERSION:
+        raise ManifestError(path, f"expected a manifest of bn-ext cases ({said(error)})") from None
+    if type(version) is not int or version != VERSION:
         raise ManifestError(path, f"expected format {VERSION}, got {version!r}; write it anew")
     report = Report(limit=limit)
     try:
@@ -111,6 +111,13 @@ def check(folder: Path, *, narrow: bool = False, limit: float = 1) -> tuple[Repo
             for case in entries
             for name, files in case["outputs"].items()
         ]
+        for place, _, _, files, _ in outputs:
+            for given in (place, files["expected"], files["limits"], files["result"]):
+                part = PurePath(given)
+                if part.anchor or ".." in part.parts or not part.parts:
+                    raise ManifestError(path, f"expected a path below {folder}, got {given!r}")
+            if not (folder / place).is_dir():
+                raise ManifestError(folder / place, "is missing")
         there = {
             (group, name)
             for place, group, name, files, _ in outputs
@@ -125,6 +132,9 @@ def check(folder: Path, *, narrow: bool = False, limit: float = 1) -> tuple[Repo
             right, most = (
                 _loaded(folder / place / files[key], "float64") for key in ("expected", "limits")
             )
+            if most.shape != right.shape or not (most >= 0).all():
+                text = f"expected numbers >= 0 in shape {right.shape}"
+                raise ManifestError(folder / place / files["limits"], text)
             try:
                 result = _loaded(folder / place / files["result"], data)
             except ManifestError as error:
@@ -132,8 +142,7 @@ def check(folder: Path, *, narrow: bool = False, limit: float = 1) -> tuple[Repo
             else:
                 found = compared(place, name, result, right, most, data, narrow=narrow, limit=limit)
             report.findings.append(found)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        text = f"{type(error).__name__}: {error}"
-        raise ManifestError(path, f"does not describe these files ({text})") from None
+    except (KeyError, TypeError, AttributeError, ValueError, OSError) as error:
+        raise ManifestError(path, f"does not describe these files ({said(error)})") from None
     absent = {(group, name) for _, group, name, *_ in outputs} - there
     return report, [" ".join(each) for each in sorted(absent)]

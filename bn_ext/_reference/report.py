@@ -11,7 +11,7 @@ from bn_ext._bench.problems import dtype_of
 from bn_ext._reference.cases import TENSORS, Case
 from bn_ext._reference.limits import FORMATS, arithmetic, distance, half_ulp
 
-__all__ = ["Finding", "Report", "as_array", "called", "compared", "judged", "run"]
+__all__ = ["Finding", "Report", "as_array", "called", "compared", "judged", "run", "said"]
 
 
 class Finding(NamedTuple):
@@ -109,6 +109,16 @@ def _merged(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 # ---- one call --------------------------------------------------------------------------
 
 
+def said(error: BaseException, *, kind: bool = True) -> str:
+    """What an exception of someone else's says, on one short line, after its kind."""
+    try:
+        text = " ".join(str(error).split())[:100]
+    except Exception:
+        text = ""
+    name = type(error).__name__
+    return f"{name}: {text}" if kind and text else text or name
+
+
 def as_array(result: Any) -> Any:
     """The result as NumPy has it; TypeError if it is no array."""
     if hasattr(result, "detach"):  # a torch tensor
@@ -141,8 +151,7 @@ def called(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding
         refused = isinstance(error, NotImplementedError) or (
             any(a is None for a in arrays) and isinstance(error, (TypeError, AttributeError))
         )
-        text = f"raised {type(error).__name__}: {error}".splitlines()[0][:100]
-        return wrong(text, np.nan if refused else np.inf)
+        return wrong(f"raised {said(error)}", np.nan if refused else np.inf)
     changed = [name for name, a in before.items() if a.tobytes() != given[name].tobytes()]
     if changed:
         return wrong(f"wrote to {', '.join(changed)}")
@@ -175,11 +184,12 @@ def compared(
     def wrong(reason: str) -> Finding:
         return Finding(case, name, np.inf, reason=reason)
 
-    shown = _core.shown(result)
+    shown = " ".join(_core.shown(result).split())
+    shown = shown if len(shown) <= 40 else f"{shown[:37]}..."
     try:
         array = as_array(result)
     except (Exception, SystemExit) as error:  # a foreign object may fail in any way
-        return wrong(f"expected an array, got {shown}: {error}".splitlines()[0][:160])
+        return wrong(f"expected an array, got {shown}: {said(error, kind=False)}")
     kind = array.dtype.name
     if kind not in FORMATS and not np.issubdtype(array.dtype, np.floating):
         return wrong(f"expected floating-point numbers, got {kind}")
