@@ -11,10 +11,10 @@ import numpy as np
 from bn_ext._reference import formulas
 
 __all__ = [
-    "DST_PRODUCT", "DST_SHIFT", "FORMATS", "MEAN", "MERGED_MEAN",
-    "SECOND", "SUM", "VARIANCE", "arithmetic",
-    "distance", "dst_bound", "forward_holds", "gradient_bounds", "gradient_holds", "gradient_open",
-    "half_ulp", "second_bounds", "second_holds", "smallest", "statistics_bounds", "sum_bounds", "tops", "unit",
+    "DST_PRODUCT", "DST_SHIFT", "FORMATS", "MEAN", "MERGED_MEAN", "SECOND", "SUM", "VARIANCE",
+    "arithmetic", "distance", "dst_bound", "forward_holds", "gradient_bounds", "gradient_holds",
+    "gradient_open", "half_ulp", "second_bounds", "second_holds", "smallest", "statistics_bounds",
+    "sum_bounds", "tops", "unit",
 ]  # fmt: skip
 
 #: Roundings on the longest path from exact operands to diff_src, in training and with frozen
