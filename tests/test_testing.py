@@ -342,12 +342,51 @@ def test_operators_of_specifications(name):
         check(wrong, is_training=modes[0], **how)
 
 
+def test_each_result_of_an_operator_is_judged():
+    for name, function in FUNCTIONS.items():
+        operator = OPERATORS[name]
+        check = check_backward if operator.operation == "backward" else check_forward
+        training = operator.operation != "inference"
+        for is_training in {training, training and "tensorflow.FusedBatchNormV3" != name}:
+            how = {"operator": name, "is_training": is_training, "quick": True}
+            unjudged = {"reserve_space_3", "reserve_space_4", "reserve_space_5"}
+            unjudged |= set() if is_training else {"mean", "variance"}
+            count = len(operator.results)
+            for place, result in enumerate(operator.results):
+
+                def off(*given, place=place, function=function, count=count, **options):
+                    found = function(*given, **options)
+                    found = [*found] if count > 1 else [found]
+                    found[place] = 2 * found[place] + 1
+                    return found
+
+                if result in unjudged:
+                    check(off, **how)
+                else:
+                    with pytest.raises(AssertionError, match=f"two axes, float32 +{result} "):
+                        check(off, **how)
+            for few in (lambda a: a[:-1], lambda a: a[0]):
+                if count > 1:
+                    said = f"expected {', '.join(operator.results)}, got [1-5] results"
+                    with pytest.raises(AssertionError, match=said):
+                        check(lambda *a, f=function, few=few, **k: few(f(*a, **k)), **how)
+
+
+def test_a_running_mean_is_not_the_batchs():
+    def swapped(*given, **options):
+        y, mean, variance, *batch, reserve = tensorflow.fused_batch_norm_v3(*given, **options)
+        return y, batch[0], variance, mean, batch[1], reserve
+
+    with pytest.raises(AssertionError, match="two axes, float32 +running_mean, mean "):
+        check_forward(swapped, operator="FusedBatchNormV3", quick=True)
+
+
 def test_a_variance_that_is_to_be_unbiased():
     def biased(*given, **options):
         found = tensorflow.fused_batch_norm_v3(*given, **options)
         return found._replace(batch_variance=found.reserve_space_2)
 
-    with pytest.raises(AssertionError, match="127 rows, float32 +unbiased_variance "):
+    with pytest.raises(AssertionError, match="127 rows, float32 +running_variance "):
         check_forward(biased, operator="FusedBatchNormV3", quick=True)
 
 

@@ -15,7 +15,7 @@ from bn_ext._bench.problems import DTYPES, LAYOUTS, dtype_of
 from bn_ext._reference import formulas, limits
 
 __all__ = [
-    "OPERANDS", "RECIPES", "RESULTS", "TENSORS", "Case", "Exact", "Kind", "as_set",
+    "OLD", "OLD_WEIGHT", "OPERANDS", "RECIPES", "RESULTS", "TENSORS", "Case", "Exact", "Kind", "as_set",
     "standard_cases",
 ]  # fmt: skip
 
@@ -40,6 +40,8 @@ RESULTS = {
     "backward": ("diff_src", "diff_gamma", "diff_beta"),
     "double_backward": ("diff_src", "diff_diff_dst", "diff_gamma"),
 }
+#: An operator's running statistics before the call, and their weight in the new ones.
+OLD, OLD_WEIGHT = {"mean": 3.0, "variance": 2.0}, 0.75
 #: Arrays of src's shape.
 TENSORS = {
     "src", "diff_dst", "diff_diff_src", "src_1", "dst", "diff_src", "diff_diff_dst", "diff_src_1"
@@ -82,8 +84,7 @@ class Case:
     def results(self) -> tuple[str, ...]:
         kind = self.kind
         more = ("diff_src_1",) * (kind.add and kind.operation == "backward")
-        more += ("unbiased_variance",) * (kind.unbiased and kind.operation == "training")
-        return (*RESULTS[kind.operation], *more)
+        return kind.results or (*RESULTS[kind.operation], *more)
 
     def exact(self) -> Exact:
         """What is right for results in the dtype of the data or, of vectors, of the arithmetic. The
@@ -126,13 +127,22 @@ class Case:
             if kind.operation == "backward":
                 known &= ~limits.gradient_open(p, data)
             values = want._asdict()
-            names = self.results
-            if "unbiased_variance" in names:
-                m = np.longdouble(p.src.shape[1])
-                for found in (values, bounds):
-                    found["unbiased_variance"] = found["variance"] * (m / np.maximum(m - 1, 1))
-            if kind.operation == "training" and not self.src.size:
-                names = ("dst",)  # specifications differ in what the statistics are
+            if "running_mean" in self.results:
+                for name, old in OLD.items():
+                    batch, bound = values[name], bounds.get(name, 0.0)
+                    if kind.operation == "training":
+                        m = np.longdouble(p.src.shape[1])
+                        share = np.longdouble(1 - OLD_WEIGHT)
+                        if kind.unbiased and name == "variance":
+                            share *= m / max(m - 1, 1)
+                        batch, old = share * batch, OLD_WEIGHT * old
+                        u = limits.unit(limits.arithmetic(data))
+                        bound = share * bound + 4 * u * (old + abs(batch))
+                        batch = old + batch
+                    values[f"running_{name}"], bounds[f"running_{name}"] = batch, bound
+            names = [name for name in self.results if name in bounds]
+            if forward and not self.src.size:
+                names = ["dst"]  # specifications differ in what the statistics are
             return {
                 name: (values[name], self._limit(name, values[name], bounds[name], known))
                 for name in names
@@ -309,7 +319,9 @@ class Kind:
     dtypes: Sequence[str] = DTYPES
     #: Do vectors have the data's dtype? Else that of the arithmetic.
     like_data: bool = False
-    #: Is the variance also a result divided by max(M - 1, 1)?
+    #: An operator's results, of which a function returns all.
+    results: tuple[str, ...] = ()
+    #: Is the running variance divided by max(M - 1, 1)?
     unbiased: bool = False
     #: How many axes src has at least.
     axes: int = 2

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bn_ext import _core
-from bn_ext._reference.cases import OPERANDS, Kind
+from bn_ext._reference.cases import OLD, OLD_WEIGHT, OPERANDS, Kind
 
 __all__ = ["OPERATORS", "PACKAGES", "as_operator"]
 
@@ -16,7 +16,8 @@ class Operator(NamedTuple):
 
     operation: str
     arrays: tuple[str, ...]  # our names, in the operator's order
-    places: tuple[int, ...] = (0, 1, 2)  # of our results among the operator's
+    #: The same; those that have no right value are not judged.
+    results: tuple[str, ...] = ("diff_src", "diff_gamma", "diff_beta")
 
 
 #: {package: what its operators allow}
@@ -28,19 +29,24 @@ PACKAGES: dict[str, dict[str, Any]] = {
     "onednn_graph": {"dtypes": ("float32", "float16", "bfloat16")},
 }  # fmt: skip
 _FORWARD = "src", "gamma", "beta", "mean", "variance"
+_RUNNING, _BATCH = ("running_mean", "running_variance"), ("mean", "variance")
 _ONEDNN = Operator("backward", ("src", "diff_dst", "mean", "variance", "gamma"))
 OPERATORS = {
-    "tensorflow.FusedBatchNormV3": Operator("training", _FORWARD, (0, 3, 4, 2)),
-    "tensorflow.FusedBatchNormGradV3": Operator(
-        "backward", ("diff_dst", "src", "gamma", "mean", "variance", "reserve_space_3")
+    "tensorflow.FusedBatchNormV3": Operator(
+        "training", _FORWARD, ("dst", *_RUNNING, *_BATCH, "reserve_space_3")
     ),
-    "ngraph.BatchNormTraining": Operator("training", _FORWARD[:3]),
-    "ngraph.BatchNormInference": Operator("inference", _FORWARD),
+    "tensorflow.FusedBatchNormGradV3": Operator(
+        "backward",
+        ("diff_dst", "src", "gamma", "mean", "variance", "reserve_space_3"),
+        (*_ONEDNN.results, "reserve_space_4", "reserve_space_5"),
+    ),
+    "ngraph.BatchNormTraining": Operator("training", _FORWARD[:3], ("dst", *_BATCH)),
+    "ngraph.BatchNormInference": Operator("inference", _FORWARD, ("dst",)),
     "ngraph.BatchNormTrainingBackprop": Operator("backward", (*_FORWARD, "diff_dst")),
     "onednn_graph.BatchNormForwardTraining": Operator(
-        "training", ("src", "mean", "variance", "gamma", "beta"), (0, 3, 4)
+        "training", ("src", "mean", "variance", "gamma", "beta"), ("dst", *_RUNNING, *_BATCH)
     ),
-    "onednn_graph.BatchNormInference": Operator("inference", _FORWARD),
+    "onednn_graph.BatchNormInference": Operator("inference", _FORWARD, ("dst",)),
     "onednn_graph.BatchNormTrainingBackprop-1": _ONEDNN,
     "onednn_graph.BatchNormTrainingBackward": _ONEDNN,
 }
@@ -69,7 +75,8 @@ def as_operator(
         if getattr(kind, flag):
             raise ValueError(f"{flag}: expected False for {full}")
     data_format = "NCX" if package == "ngraph" else kind.data_format
-    kind = Kind(kind.operation, data_format, kind.is_training, **PACKAGES[package])
+    how: dict[str, Any] = {**PACKAGES[package], "results": operator.results}
+    kind = Kind(kind.operation, data_format, kind.is_training, **how)
 
     def call(*arrays: Any, epsilon: float) -> Any:
         given = dict(zip(OPERANDS[kind.operation], arrays, strict=True))
@@ -82,19 +89,19 @@ def as_operator(
         src = given["src"]
         channels = src.shape[1 if kind.data_format == "NCX" else -1]
         like = np.zeros(channels, kind.vectors(src.dtype))
-        given = {"mean": like + 3, "variance": like + 2, "beta": like, **given}
+        given = {**{name: like + old for name, old in OLD.items()}, "beta": like, **given}
         given["reserve_space_3"] = np.empty(0, np.float32)
         how: dict[str, Any] = {"epsilon": epsilon}
         if package == "tensorflow":
             depth = "D" if src.ndim == 5 else ""
             how["data_format"] = f"NC{depth}HW" if kind.data_format == "NCX" else f"N{depth}HWC"
             how["is_training"] = kind.is_training
+            if operator.operation == "training":
+                how["exponential_avg_factor"] = 1 - OLD_WEIGHT
         elif package == "onednn_graph":
             how["data_format"] = kind.data_format
-        results = function(*(given[name] for name in operator.arrays), **how)
-        places = operator.places[:1] if kind.operation == "inference" else operator.places
-        if not isinstance(results, (tuple, list)) or len(results) <= max(places):
-            return results
-        return [results[place] for place in places]
+            if operator.operation == "training":
+                how["momentum"] = OLD_WEIGHT
+        return function(*(given[name] for name in operator.arrays), **how)
 
     return call, kind
