@@ -116,7 +116,7 @@ def check_forward(
     Traceback (most recent call last):
     AssertionError: 1 of 1 cases fail
     error/limit  case  result  element  got  expected
-           ...  data  mean, variance, dst  [0]  ...  ...
+           ...  data  mean +2  [0]  ...  ...
     """
     operation = "training" if options.get("is_training", True) else "inference"
     given = {"src": src, "mean": mean, "variance": variance, "gamma": gamma, "beta": beta}
@@ -151,7 +151,8 @@ def check_backward(
     is_training : bool, optional
         Whether mean and variance depend on src.
     relu : bool, optional
-        Whether the gradient passes a ReLU; the function then gets its result as ``dst``.
+        Whether the gradient passes a ReLU; the function then gets its result as ``dst``. In the
+        standard cases diff_dst is 0 where dst is NaN: packages differ in whether it passes.
     add : bool, optional
         With relu: whether the function returns the gradient of an added array as well, after the
         others.
@@ -178,7 +179,8 @@ def check_backward(
     -------
     Report
         ``print(report)`` shows each case's largest error in units of its limit, the element, what
-        the function returned and what is right; ``report.worst`` is the largest of all, a
+        the function returned and what is right (``+2``: two more results are wrong);
+        ``report.worst`` is the largest of all, a
         ``Finding``; ``report.findings`` has one per case and result.
 
     Raises
@@ -187,7 +189,7 @@ def check_backward(
         If an error is larger than its limit; a NaN or Inf is not where it should be; a result has
         a wrong shape or dtype or cannot be read; the function raises an exception or writes to its
         arguments; or nothing could be judged, or data of your own comes too near to overflow. The
-        message has a line per case that fails.
+        message has a line per case that fails; the exception's ``report`` is the Report.
     TypeError, ValueError
         If an argument is wrong.
 
@@ -308,7 +310,9 @@ def _checked(
     report = run(function, cases, narrow=narrow, limit=limit)
     unknown = any(each.share != each.share for each in report.findings)
     if not report.passed or (mine and unknown):
-        raise AssertionError("\n".join(report.lines(failures_alone=True)))
+        error = AssertionError("\n".join(report.lines(failures_alone=True)))
+        error.report = report  # type: ignore[attr-defined]
+        raise error
     return report
 
 

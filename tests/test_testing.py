@@ -131,19 +131,20 @@ SPOILED = [
     ("backward", [(RSTD, "1 / (np.sqrt(variance) + epsilon)")], "epsilon 0.5", "diff_gamma"),
     ("backward", [(RSTD, "1 / np.sqrt(variance + 1e-5)")], "small src", "diff_gamma"),
     ("backward", [("wide(epsilon)", "np.float16(epsilon)")], "variance near", "diff_gamma"),
-    ("backward", [(RSTD, RSTD + ".astype('f2')")], "two axes", "diff_gamma, diff_src"),
+    ("backward", [(RSTD, RSTD + ".astype('f2')")], "two axes", "diff_gamma +1"),
     ("backward", [("(x - mean) * rstd", "(x - mean) * rstd * weight / weight")], "zero and neg",
      " nan "),
-    ("backward", [("return", "diff_src[..., variance == 0] = 0; return")], "constant channels,", "diff_src "),
+    ("backward", [("return", "diff_src[..., variance == 0] = 0; return")], "constant channels",
+     "diff_src "),
     ("backward", [("(x - mean) * rstd", "x * rstd")], "mean of -30", "diff_gamma"),
     ("backward", [("dy.sum(axes)", NAIVE.format("dy"))], "one large", "diff_beta"),
     ("backward", [("(dy * xhat).sum(axes)", NAIVE.format("(dy * xhat)"))], "100 000", "diff_gamma"),
     ("backward", [("weight * rstd * (dy - through)", FOLDED)], "mean of 1000 dev", "diff_src "),
     ("backward", [("dy = diff", "dy = np.nan_to_num(diff_dst).astype(wide) #")], "NaN in diff_dst",
-     " diff_gamma, diff_beta, diff_src"),
+     " diff_gamma +2"),
     ("backward", [(RSTD, RSTD + " * (variance > 1e-10)")], "small src", "diff_gamma"),
     ("backward", [("dy = diff", "dy = (abs(diff_dst) > 1e-37) * diff")], "small diff_dst",
-     "diff_beta"),
+     "diff_gamma +2"),
     ("backward", [("one if gamma", "0 * one if gamma")], "without gamma", "diff_src "),
     ("backward", [("dy = diff", "diff_dst *= 2; dy = diff")], "two axes", "wrote to diff_dst"),
     ("backward", [("mean) * rstd", "mean) * rstd; src[...] = 0")], "two axes", "wrote to src"),
@@ -164,8 +165,8 @@ SPOILED = [
     ("frozen", [("weight * rstd * dy", "weight * rstd * (dy - dy.sum(axes) / M)")], "two axes",
      "diff_src "),
     ("frozen", [("(x - mean)", "(x - x.sum(axes) / M)")], "two axes", "diff_gamma"),
-    ("forward", SQUARES, "mean of 1000", "variance, dst"),
-    ("forward", SQUARES, "large src", "variance, dst"),
+    ("forward", SQUARES, "mean of 1000", "variance +1"),
+    ("forward", SQUARES, "large src", "variance +1"),
     ("forward", [("** 2).sum(axes) / M", "** 2).sum(axes) / max(1, M - 1)")], "127 rows", "varia"),
     ("forward", [("x.sum(axes)", "np.nansum(x, axes)")], "NaN in src,", "mean "),
     ("forward", [("variance.astype(v", "rstd.astype(v")], "two axes", "variance "),
@@ -204,7 +205,7 @@ HOLES = [
     (*some("src.ndim == 3 and src.shape[1] == 7"), "planes of 7 positions"),
     ("inference", [("weight * rstd * (x - mean)",
                     "np.where(weight == 0, 0, weight * rstd * (x - mean))")], "NaN in src with"),
-    ("forward", [("return", "dst[..., variance == 0] = 0; return")], "constant channels with"),
+    ("forward", [("return", "dst[..., variance == 0] = 0; return")], "constant with"),
     ("forward", [("weight * rstd", f"(one if {NEITHER} else weight) * rstd")], "gamma without"),
     ("forward", [("+ offset", f"+ (0 if {NEITHER} else offset)")], "beta without gamma"),
     ("forward", [("return", "dst[abs(dst) < np.finfo(src.dtype).tiny] = 0; return")], "subnormal"),
@@ -265,10 +266,10 @@ def test_spoiled_kernels_are_found_with_the_reason(name, changes, case, said):
 def test_a_kernel_that_is_wrong_for_one_dtype():
     rounds = kernel_of("backward", ("x = src", "x = src.astype('f4')"))
     check_backward(rounds)
-    with pytest.raises(AssertionError, match="two axes, float64 +diff_gamma, diff_src"):
+    with pytest.raises(AssertionError, match="two axes, float64 +diff_gamma"):
         check_backward(rounds, dtypes=("float32", "float64"))
     narrow = kernel_of("backward", ("np.float64 if", "np.float32 if"))
-    with pytest.raises(AssertionError, match="diff_gamma, .* expected at least float64"):
+    with pytest.raises(AssertionError, match="diff_gamma .* expected at least float64"):
         check_backward(narrow, dtypes="float64")
     assert check_backward(narrow, dtypes="float64", narrow=True).worst.share <= 1
 
@@ -283,6 +284,9 @@ def test_a_relu_and_an_addition():
     with pytest.raises(AssertionError, match="^1 of .*\n.*\n +inf +NaN in src, float32 +dst "):
         check_forward(dropped, relu=True, skip=("Inf", "gamma 0", "with eps"))
     check_backward(kernel_of("backward"), relu=True)
+    for name in ("backward", "frozen"):  # what passes where dst is NaN: conventions differ
+        gate = ("dy = diff_dst", "dy = np.where(more.pop('dst') > 0, diff_dst, 0)")
+        CHECKS[name](kernel_of(name, gate), relu=True)
     with pytest.raises(AssertionError, match="two axes"):
         check_backward(kernel_of("backward", ("<= 0", "< 0")), relu=True)
     adds = kernel_of("backward", ("beta.astype(vector)\n", "beta.astype(vector), dy\n"))
@@ -357,8 +361,9 @@ def test_operators_of_specifications(name):
             return found + 1
         return [found[0] + 1, *found[1:2], *(a + 1 for a in found[2:])]
 
-    with pytest.raises(AssertionError, match=f"axes, float32 .*{results}"):
+    with pytest.raises(AssertionError, match="two axes, float32 ") as raised:
         check(wrong, is_training=modes[0], **how)
+    assert results in {each.result for each in raised.value.report.failures}
 
 
 def test_each_result_of_an_operator_is_judged():
@@ -396,7 +401,7 @@ def test_a_running_mean_is_not_the_batchs():
         y, mean, variance, *batch, reserve = tensorflow.fused_batch_norm_v3(*given, **options)
         return y, batch[0], variance, mean, batch[1], reserve
 
-    with pytest.raises(AssertionError, match="two axes, float32 +running_mean, mean "):
+    with pytest.raises(AssertionError, match="two axes, float32 +running_mean .1 "):
         check_forward(swapped, operator="FusedBatchNormV3", quick=True)
 
 
@@ -735,7 +740,7 @@ def test_results_of_torch_are_read_or_named():
     check_backward(half, ROWS, narrow=True)
     with pytest.raises(AssertionError, match="expected at least float32, .* got bfloat16"):
         check_backward(half, ROWS)
-    with pytest.raises(AssertionError, match="diff_src +expected an array, got tensor.*meta"):
+    with pytest.raises(AssertionError, match="gamma .2 +expected an array, got tensor.*meta"):
         check_backward(changed(lambda a: of(a).to("meta")), ROWS)
 
 
@@ -795,6 +800,29 @@ def test_the_reason_is_said_after_a_long_repr():
         check_backward(changed(lambda _: Lines(), slice(1)), ROWS)
 
 
+def test_the_error_has_the_report():
+    with pytest.raises(AssertionError) as raised:
+        check_backward(kernel_of("backward", ("dy = diff", "dy = 2 * diff")), quick=True)
+    report = raised.value.report
+    assert len(report.failures) > 80
+    assert str(raised.value) == "\n".join(report.lines(failures_alone=True))
+
+
+def test_lines_are_short():
+    def shapes(*given, epsilon):
+        return [a[None] for a in MINE(*given, epsilon=epsilon)]
+
+    with pytest.raises(AssertionError) as raised:
+        check_backward(shapes, quick=True)
+    (line,) = str(raised.value).splitlines()[2:]
+    assert "two axes, float32 and 40 more  diff_gamma +2  expected shape (" in line
+    for dtype in ("float32", "bfloat16"):
+        with pytest.raises(AssertionError) as raised:
+            check_backward(lambda *a, epsilon: [2 * b for b in MINE(*a, epsilon=epsilon)],
+                           dtypes=dtype)  # fmt: skip
+        assert max(map(len, str(raised.value).splitlines())) <= 101
+
+
 def test_the_first_result_alone():
     report = check_backward(lambda *given, **how: MINE(*given, **how)[0])
     assert {each.result for each in report.findings} == {"diff_src"}
@@ -838,8 +866,8 @@ def test_the_report_shows_the_worst_first_element():
     assert abs(each.got - each.expected - 1) < 1e-5
     assert report.worst.share >= each.share > 1e4
     line = str(report).splitlines()[2]
-    assert f"{each.got:.9g}" in line
-    assert f"{each.expected:.9g}" in line
+    assert f"{each.got:.6g}" in line
+    assert f"{each.expected:.6g}" in line
     assert str(report).index("two axes") < str(report).index("diff_dst like")
 
 
@@ -923,7 +951,7 @@ def test_files(written, capsys):
             (case / "diff_src.npy").write_bytes(content)
         status, out, _ = command(capsys, "check", str(written))
         assert status == 1
-        assert re.search(f"two_axes +diff_src, diff_beta +{said}", out)
+        assert re.search(f"two_axes +diff_src .1 +{said}", out)
     np.save(case / "diff_src.npy", np.zeros(3, np.float32))
     assert "expected shape (64, 5), got (3,)" in command(capsys, "check", str(written))[1]
     (case / "limit.diff_src.npy").unlink()

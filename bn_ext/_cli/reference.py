@@ -44,14 +44,14 @@ def add_kinds(add: Callable[..., Any], *, several: bool) -> None:
     """The options that choose cases."""
 
     def choose(name: str, said: str, **how: Any) -> None:
-        add(name, default=argparse.SUPPRESS, help=said, **how)
+        add(*name.split(), default=argparse.SUPPRESS, help=said, **how)
 
     said, rest = ("any of", "all but the last") if several else ("a function computes", "backward")
     choose("--op", f"{said} {', '.join(KINDS)} (default: {rest})", nargs="+" if several else 1,
            choices=KINDS, metavar="OP")  # fmt: skip
     choose("--dtypes", f"any of {', '.join(DTYPES)} (default: float32)", nargs="+", choices=DTYPES,
            metavar="DTYPE")  # fmt: skip
-    choose("--layout", "(default: NXC, channels last)", choices=LAYOUTS)
+    choose("--layout --data-format", "(default: NXC, channels last)", choices=LAYOUTS)
     choose("--relu", "a ReLU follows (all but double-backward)", action="store_true")
     choose("--quick", "without the cases of many elements", action="store_true")
     choose("--skip", "leave out cases whose names contain a word, such as NaN", nargs="+",

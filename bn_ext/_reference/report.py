@@ -1,5 +1,6 @@
 """Calls of a function, judged: every error in units of its limit."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -88,18 +89,19 @@ class Report:
 
 def _cells(each: Finding, *others: Finding) -> tuple[str, ...]:
     share = "-" if each.share != each.share else "wrong" if each.reason else f"{each.share:.3g}"
-    result = ", ".join(e.result for e in (each, *others))
+    result = each.result + f" +{len(others)}" * bool(others)
     if each.reason or not each.element:
         return share, each.case, result, "", "", "", each.reason
     element = f"[{', '.join(map(str, each.element))}]"
-    return share, each.case, result, element, f"{each.got:.9g}", f"{each.expected:.9g}", ""
+    return share, each.case, result, element, f"{each.got:.6g}", f"{each.expected:.6g}", ""
 
 
 def _merged(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Rows that say the same of several cases, once."""
+    """Rows that say the same of several cases, once; numbers, such as those of shapes, aside."""
     alike: dict[Any, list[tuple[str, ...]]] = {}
     for row in rows:
-        alike.setdefault((row[2], row[6]) if row[6] else row, []).append(row)
+        key = (row[2], re.sub(r"[\d, ]+", "", row[6])) if row[6] else row
+        alike.setdefault(key, []).append(row)
     return [
         (first[0], first[1] + f" and {len(more)} more" * bool(more), *first[2:])
         for first, *more in alike.values()
