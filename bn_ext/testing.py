@@ -163,9 +163,8 @@ def check_backward(
         Vectors are float64 with float64 data, else float32.
     operator : str, optional
         The function is called as, and returns the same as, the function of this operator in
-        `bn_ext.specs`, such as ``"FusedBatchNormGradV3"`` or ``"ngraph.BatchNormTraining"``; old
-        running statistics weigh 0.75. Not judged are reserve_space_3 to 5 and, of
-        FusedBatchNormV3 with ``is_training=False``, all reserve spaces.
+        `bn_ext.specs`, such as ``"FusedBatchNormGradV3"`` or ``"ngraph.BatchNormTraining"``. Not
+        judged: reserve spaces 3 to 5 and, with ``is_training=False``, 1 and 2 of FusedBatchNormV3.
     quick : bool, optional
         Whether to leave out the cases with many elements.
     skip : str or sequence of str, optional

@@ -129,17 +129,16 @@ class Case:
                 known &= ~limits.gradient_open(p, data)
             values = want._asdict()
             if "running_mean" in self.results:
+                m, u = p.src.shape[1], limits.unit(limits.arithmetic(data))
                 for name, old in OLD.items():
                     batch, bound = values[name], bounds.get(name, 0.0)
                     if kind.operation == "training":
-                        m = np.longdouble(p.src.shape[1])
-                        share = np.longdouble(1 - OLD_WEIGHT)
-                        if kind.unbiased and name == "variance":
-                            share *= m / max(m - 1, 1)
-                        batch, old = share * batch, OLD_WEIGHT * old
-                        u = limits.unit(limits.arithmetic(data))
-                        bound = share * bound + 4 * u * (old + abs(batch))
-                        batch = old + batch
+                        bessel = (
+                            m / np.maximum(m - 1, 1) if kind.unbiased and name == "variance" else 1
+                        )
+                        share, old = bessel * np.longdouble(1 - OLD_WEIGHT), OLD_WEIGHT * old
+                        bound = share * bound + 4 * u * (old + share * abs(batch))
+                        batch = old + share * batch
                     values[f"running_{name}"], bounds[f"running_{name}"] = batch, bound
             names = [name for name in self.results if name in bounds]
             if forward and not self.src.size:

@@ -82,8 +82,7 @@ def _loaded(path: Path, data: str) -> Any:
     except FileNotFoundError:
         raise ManifestError(path, "is missing") from None
     except Exception as error:  # NumPy's parser may fail in any way
-        text = said(error, kind=False)
-        raise ManifestError(path, f"cannot be read as .npy ({text})") from None
+        raise ManifestError(path, f"cannot be read as .npy ({said(error)})") from None
     if not isinstance(array, np.ndarray):
         raise ManifestError(path, f"expected one array, got {type(array).__name__}")
     if data == "bfloat16" and array.dtype.kind in "Vui" and array.dtype.itemsize == 2:

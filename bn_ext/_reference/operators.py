@@ -92,16 +92,15 @@ def as_operator(
         given = {**{name: like + old for name, old in OLD.items()}, "beta": like, **given}
         given["reserve_space_3"] = np.empty(0, np.float32)
         how: dict[str, Any] = {"epsilon": epsilon}
+        trains = operator.operation == "training"
         if package == "tensorflow":
             depth = "D" if src.ndim == 5 else ""
             how["data_format"] = f"NC{depth}HW" if kind.data_format == "NCX" else f"N{depth}HWC"
             how["is_training"] = kind.is_training
-            if operator.operation == "training":
-                how["exponential_avg_factor"] = 1 - OLD_WEIGHT
+            how |= {"exponential_avg_factor": 1 - OLD_WEIGHT} if trains else {}
         elif package == "onednn_graph":
             how["data_format"] = kind.data_format
-            if operator.operation == "training":
-                how["momentum"] = OLD_WEIGHT
+            how |= {"momentum": OLD_WEIGHT} if trains else {}
         return function(*(given[name] for name in operator.arrays), **how)
 
     return call, kind

@@ -111,14 +111,13 @@ def _merged(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 # ---- one call --------------------------------------------------------------------------
 
 
-def said(error: BaseException, *, kind: bool = True) -> str:
-    """What an exception of someone else's says, on one short line, after its kind."""
+def said(error: BaseException) -> str:
+    """What someone else's exception says, on one short line."""
     try:
         text = " ".join(str(error).split())[:100]
     except Exception:
         text = ""
-    name = type(error).__name__
-    return f"{name}: {text}" if kind and text else text or name
+    return f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 def as_array(result: Any) -> Any:
@@ -187,12 +186,11 @@ def compared(
     def wrong(reason: str) -> Finding:
         return Finding(case, name, np.inf, reason=reason)
 
-    shown = " ".join(_core.shown(result).split())
-    shown = shown if len(shown) <= 40 else f"{shown[:37]}..."
     try:
         array = as_array(result)
     except (Exception, SystemExit) as error:  # a foreign object may fail in any way
-        return wrong(f"expected an array, got {shown}: {said(error, kind=False)}")
+        shown = " ".join(_core.shown(result).split())[:40]
+        return wrong(f"expected an array, got {shown}: {said(error)}")
     kind = array.dtype.name
     if kind not in FORMATS and not np.issubdtype(array.dtype, np.floating):
         return wrong(f"expected floating-point numbers, got {kind}")
