@@ -133,10 +133,9 @@ class Case:
                 for name, old in OLD.items():
                     batch, bound = values[name], bounds.get(name, 0.0)
                     if kind.operation == "training":
-                        bessel = (
-                            m / np.maximum(m - 1, 1) if kind.unbiased and name == "variance" else 1
-                        )
-                        share, old = bessel * np.longdouble(1 - OLD_WEIGHT), OLD_WEIGHT * old
+                        share, old = np.longdouble(1 - OLD_WEIGHT), OLD_WEIGHT * old
+                        if kind.unbiased and name == "variance":
+                            share *= m / np.longdouble(max(m - 1, 1))
                         bound = share * bound + 4 * u * (old + share * abs(batch))
                         batch = old + share * batch
                     values[f"running_{name}"], bounds[f"running_{name}"] = batch, bound
