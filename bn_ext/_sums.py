@@ -269,9 +269,9 @@ class Statistics(_Sums):
     mean is within 0.5001 ulp of the exact one (subnormal: 1), the variance within 1.51 (near
     2**-1022 and below: 2).
 
-    Pickles of exact sums hold no rows of zeros, and are equal for equal sums, except for the bits of NaNs
-    in a mean. Objects with equal values are equal. None of the arrays given is kept. A pickle that
-    was damaged raises a ValueError or TypeError that names what is wrong.
+    Pickles of exact sums hold no rows of zeros, and are equal for equal sums, except for the bits
+    of NaNs in a mean. Objects with equal values are equal. None of the arrays given is kept. A
+    pickle that was damaged raises a ValueError or TypeError that names what is wrong.
 
     Examples
     --------
@@ -315,8 +315,8 @@ class Statistics(_Sums):
         Parameters
         ----------
         mean, variance : array, shape (C,)
-            Of each channel; the variance is biased: divided by `count`. It is kept times `count`, so
-            that it may come back rounded once more.
+            Of each channel; the variance is biased: divided by `count`. It is kept times `count`,
+            so it may come back rounded once more.
         count : int
             Number of elements of each channel.
         dtype : str or dtype, optional

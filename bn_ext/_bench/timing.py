@@ -26,8 +26,9 @@ __all__ = [
     "Package", "Row", "Skipped", "Times", "burst", "in_turns", "packages_of", "row", "work",
 ]  # fmt: skip
 
-#: In seconds. The pause outlasts the spinning of idle threads, OpenBLAS's 26 ms included.
-PAUSE, BURST = 0.03, 0.05
+#: In seconds. The pause outlasts the spinning of idle threads: OpenBLAS's 26 ms, and longer ones of
+#: other packages. After a pause of 0.03, a product took 16 ms in some packages' processes.
+PAUSE, BURST = 0.1, 0.05
 #: The least number of bursts of each call.
 TURNS = 3
 
