@@ -173,14 +173,14 @@ def headline(runs, found):
     gain = (
         f"- **You train with NumPy**: the gradient is **{numpy:.0f} times as fast as NumPy's "
         "formula**. A [whole step](docs/figures.md#whole-steps-of-numpy-networks) of a NumPy "
-        f"network is {min(steps):.3g} to {max(steps):.3g} times as fast."
+        f"network is {min(steps):.2f} to {max(steps):.2f} times as fast."
     )
     others = (
         f"Medians of {len(shown)} cases: ResNet-50's shapes, two layouts, two dtypes; two threads "
         f"of an {cpu} with AVX-512, each call right after an elementwise pass of NumPy ([method, "
         f"table](docs/figures.md)). torch takes {torch:.1f} times as long as bn_ext; whichever of "
-        f"NumPy, torch, JAX, TensorFlow and oneDNN is fastest in a case, {median} times (range "
-        f"{spread})."
+        f"NumPy, torch, JAX, TensorFlow and oneDNN is fastest in a case takes {median} times as "
+        f"long (range {spread})."
     )
     fill = partial(textwrap.fill, width=120, break_on_hyphens=False)
     return f"{fill(others)}\n\n{fill(gain, subsequent_indent='  ')}\n"

@@ -159,10 +159,10 @@ def test_the_numbers_of_the_readme():
     text = " ".join((ROOT / "README.md").read_text().split())
     for said in (
         f"**{numpy:.0f} times as fast as NumPy's formula**",
-        f"of a NumPy network is {min(steps):.3g} to {max(steps):.3g} times as fast",
+        f"of a NumPy network is {min(steps):.2f} to {max(steps):.2f} times as fast",
         f"Medians of {len(times)} cases",
         f"torch takes {torch:.1f} times as long",
-        f"is fastest in a case, {statistics.median(best):.1f} times "
+        f"is fastest in a case takes {statistics.median(best):.1f} times as long "
         f"(range {min(best):.2g} to {max(best):.2g})",
     ):
         assert said in text
