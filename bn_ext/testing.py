@@ -179,8 +179,8 @@ def check_backward(
     Report
         ``print(report)`` shows each case's largest error in units of its limit, the element, what
         the function returned and what is right (``+2``: two more results are wrong);
-        ``report.worst`` is the largest of all, a
-        ``Finding``; ``report.findings`` has one per case and result.
+        ``report.worst`` is the largest of all, a ``Finding``; ``report.findings`` has one per case
+        and result.
 
     Raises
     ------
@@ -322,9 +322,9 @@ def _own_case(kind: Kind, given: dict[str, Any], epsilon: float) -> Case:
     how: Any = {"epsilon": epsilon, "data_format": kind.data_format, "dry": True}
     _core.training(src, **how)
     (dtype,) = kind.known(src.dtype.name, "src")
-    if 0 in src.shape[1 if kind.data_format == "NCX" else -1 :][:1]:
+    if src.shape[kind.axis] == 0:
         raise ValueError(f"src: expected at least one channel, got shape {src.shape}")
-    last = np.moveaxis(src, 1, -1) if kind.data_format == "NCX" else src
+    last = np.moveaxis(src, kind.axis, -1)
     case = kind.random("data", last.shape, dtype, as_set(src=last, epsilon=epsilon))
     for name, array in {**arrays, "src": src}.items():
         if name not in case.arrays:

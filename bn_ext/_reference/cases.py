@@ -69,7 +69,7 @@ class Case:
 
     @property
     def axis(self) -> int:
-        return 1 if self.kind.data_format == "NCX" else -1
+        return self.kind.axis
 
     @property
     def src(self) -> Array:
@@ -337,6 +337,11 @@ class Kind:
             got = _core.shown(self.data_format)
             raise ValueError(f"data_format: expected NXC or NCX, got {got}")
 
+    @property
+    def axis(self) -> int:
+        """The channels'."""
+        return 1 if self.data_format == "NCX" else -1
+
     def known(self, dtypes: Any, argument: str = "dtypes") -> list[np.dtype[Any]]:
         """The dtypes of these names, if right results for such data can be computed here."""
         expected = f"any of {', '.join(self.dtypes)}"
@@ -379,8 +384,7 @@ class Kind:
             if name not in TENSORS:
                 return array.astype(self.vectors(draw.dtype))
             whole = array.astype(draw.dtype).reshape(shape)
-            moved = np.moveaxis(whole, -1, 1) if self.data_format == "NCX" else whole
-            return np.ascontiguousarray(moved)
+            return np.ascontiguousarray(np.moveaxis(whole, -1, self.axis))
 
         arrays = {name: cast(name) for name in OPERANDS[self.operation]}
         case = Case(name, self, arrays, draw.epsilon)

@@ -87,7 +87,7 @@ def as_operator(
         if package == "onednn_graph" and not epsilon:
             raise NotImplementedError("the operator demands a positive epsilon")
         src = given["src"]
-        channels = src.shape[1 if kind.data_format == "NCX" else -1]
+        channels = src.shape[kind.axis]
         like = np.zeros(channels, kind.vectors(src.dtype))
         given = {**{name: like + old for name, old in OLD.items()}, "beta": like, **given}
         given["reserve_space_3"] = np.empty(0, np.float32)
