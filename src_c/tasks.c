@@ -35,8 +35,9 @@ static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) 
     s->sums.group = lay_out(memory, &used, n * columns, plan->number_bytes);
     s->sums.n = n;
     if (plan->exact) {
-        bn_lay_out_exact(&s->exact, plan->problem, plan->formula[SUM], plan->by_runs[SUM],
-                         exact_positions(plan), plan->channels_per_tile, memory, &used);
+        bn_lay_out_exact(&s->exact, plan->problem, plan->kernels, plan->formula[SUM],
+                         plan->by_runs[SUM], exact_positions(plan), plan->channels_per_tile, memory,
+                         &used);
         s->exact.state = plan->state;
         s->exact.alone = plan->threads == 1;
     }

@@ -16,7 +16,6 @@
 
 #include <stdlib.h>
 
-#include "dispatch.h"
 #include "memory/memory.h"
 #include "threads/pool.h"
 
@@ -33,15 +32,16 @@ _Static_assert((int64_t)(MOST_TERMS + PORTION_BYTES) <= (int64_t)1 << (62 - LOG2
                "limbs hold what is added between carries");
 _Static_assert(PORTION_BYTES / 16 < 1 << 12, "lanes hold the counts of a portion"); /* exact.inc */
 
-void bn_lay_out_exact(bn_exact *e, const bn_problem *p, formula f, bool by_runs, int64_t positions,
-                      int64_t channels, char *memory, size_t *used) {
+void bn_lay_out_exact(bn_exact *e, const bn_problem *p, const bn_dtype_kernels *kernels, formula f,
+                      bool by_runs, int64_t positions, int64_t channels, char *memory,
+                      size_t *used) {
     const int limbs = bn_limbs(p->dtype, bn_kind_of_sums(f.base));
     const int64_t run = by_runs ? 1 : p->run, all = round_up(positions * channels * run, BN_STRIP);
     /* One cache line more: with a power of two as pitch, rows of limbs would share sets of the
      * first-level cache. */
     const int64_t pitch = BN_SUMS * all + LINE_BYTES / (int64_t)sizeof(int64_t);
     *e = (bn_exact){
-        .kernels = bn_level_current()->kernels[p->dtype],
+        .kernels = kernels,
         .formula = f,
         .element_bytes = bn_dtype_table[p->dtype].element_bytes,
         .number_bytes = bn_dtype_table[p->dtype].number_bytes,
@@ -52,7 +52,7 @@ void bn_lay_out_exact(bn_exact *e, const bn_problem *p, formula f, bool by_runs,
                  .by_runs = by_runs,
                  .squares = base_table[f.base].squares},
         .from = -1,
-        .paired = bn_level_current()->kernels[p->dtype]->paired && !by_runs,
+        .paired = kernels->paired && !by_runs,
         .most = PORTION_BYTES / bn_dtype_table[p->dtype].number_bytes,
         .positions = positions,
         .run = run,

@@ -28,8 +28,9 @@ bn_accumulator bn_state_sums(int64_t *state, int limbs, int64_t channels);
 
 /* Room for a thread's memory; state and alone are the caller's to set. A tile has up to so many
  * channels; its rows, so many positions. */
-void bn_lay_out_exact(bn_exact *e, const bn_problem *p, formula f, bool by_runs, int64_t positions,
-                      int64_t channels, char *memory, size_t *used);
+void bn_lay_out_exact(bn_exact *e, const bn_problem *p, const bn_dtype_kernels *kernels, formula f,
+                      bool by_runs, int64_t positions, int64_t channels, char *memory,
+                      size_t *used);
 
 /* Take n channels from `from` on as the tile. If there was another one, move its sums to the state;
  * so do with from = -1. */
