@@ -147,9 +147,11 @@ def sources(tmp_path):
 @pytest.mark.parametrize("name", ["CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "LDSHARED"])
 def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name):
     compiler = sources.parent / "cc"
-    before = {"CC": f"{compiler} ", "LDSHARED": f"{compiler} -shared "}
-    bad = [*CFLAGS, *CLANG, *HIDDEN]
-    variables = {name: before.get(name, "") + " ".join([*bad, *OTHERS])}
+    mode = sources.parent / "crtfastmath.o"
+    mode.touch()
+    before = {"CC": [compiler, mode], "LDSHARED": [compiler, "-shared", mode]}.get(name, [])
+    bad = [*map(str, before[-1:]), *CFLAGS, *CLANG, *HIDDEN]
+    variables = {name: " ".join([*map(str, before[:-1]), *bad, *OTHERS])}
     done = python("setup.py", "build_ext", "--build-lib", "made", cwd=sources,
                   **{"CC": str(compiler), **variables})  # fmt: skip
     assert done.returncode == 0, done.stderr
