@@ -206,18 +206,6 @@ def test_editors_learn_the_command_of_every_source(sources):
         assert "-DBN_LEVEL" in " ".join(each["arguments"]) or "kernels" not in each["file"]
 
 
-@pytest.mark.parametrize("compiler", ["clang", "gcc"])
-def test_every_part_of_the_kernels_can_be_opened_by_itself(compiler):
-    """As editors do: they show errors in a file that lacks what it needs."""
-    if not shutil.which(compiler):
-        pytest.skip(f"needs {compiler}")
-    parts = [*(ROOT / "src_c" / "kernels").glob("*.inc")]
-    assert len(parts) > 5
-    command = [compiler, "-fsyntax-only", "-std=gnu11", f"-I{ROOT / 'src_c'}", "-x", "c", *parts]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_missing_compiler_is_named(sources):
     done = python("setup.py", "build_ext", "--build-lib", "made", cwd=sources, CC="no-such-cc -m64")
     assert done.returncode == 1
