@@ -52,7 +52,7 @@ def known_dtypes() -> list[Dtype]:
 
 
 SHAPES: dict[str, dict[DataFormat, list[tuple[int, ...]]]] = {
-    # Each form of src_c/walk/order.c, on both sides of every limit of forms and of splits of sums.
+    # Each form of src_c/call/order.c, on both sides of every limit of forms and of splits of sums.
     "dense": {
         "NXC": [(1, 8), (3, 5), (300, 7), (40, 200), (5000, 16), (700, 127), (700, 128), (3000, 9)],
         "NCX": [

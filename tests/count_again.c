@@ -3,7 +3,7 @@
 #include <stdatomic.h>
 
 #include "count_again.h"
-#include "dispatch.h"
+#include "call/dispatch.h"
 
 enum { MOST_LEVELS = 8 };
 

@@ -1,7 +1,7 @@
 """Problems made to break error bounds, and a search that makes them worse.
 
 Every channel is a problem of its own, so one call tries a whole population. Its tensors are (C, M)
-and are laid out for one of the forms of src_c/walk/order.c. In every form, element 0 of a channel
+and are laid out for one of the forms of src_c/call/order.c. In every form, element 0 of a channel
 is in the first block that is summed.
 """
 

@@ -1,6 +1,6 @@
 """The order of every sum, in NumPy: from a shape and a dtype to the bits of a call's two sums.
 
-For dense arrays, it repeats src_c/walk/order.c and sum.c, in order.c's terms. The order depends on
+For dense arrays, it repeats src_c/call/order.c and sum.c, in order.c's terms. The order depends on
 shape and dtype alone. The arithmetic of one block is in oracle/arithmetic.py.
 """
 

@@ -12,7 +12,7 @@
 
 #include "arrays/copies.h"
 #include "count_again.h"
-#include "machine.h"
+#include "base/machine.h"
 
 typedef struct {
     ptrdiff_t outer, channels, inner;

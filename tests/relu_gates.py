@@ -5,7 +5,7 @@ from cases import Family, packed, shape
 
 import bn_ext
 
-#: N, C, X: each form of src_c/walk/order.c; some numbers of elements are not multiples of 8.
+#: N, C, X: each form of src_c/call/order.c; some numbers of elements are not multiples of 8.
 SIZES = [
     (1, 1, 1), (3, 5, 1), (300, 7, 1), (40, 200, 1), (9, 130, 3), (37, 6, 49), (2, 3, 47),
     (9, 3, 143), (9, 3, 150), (70, 2, 300), (1, 3, 1500), (3, 2, 5000), (5, 3, 2049),

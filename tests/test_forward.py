@@ -16,7 +16,7 @@ from bn_ext._reference.limits import arithmetic, unit
 
 pytestmark = pytest.mark.quick
 AFFINE = ("gamma", "beta")
-#: Shapes of each form in src_c/walk/order.c, divided in several ways.
+#: Shapes of each form in src_c/call/order.c, divided in several ways.
 SHAPES = [
     ((1, 8), "NXC"), ((3, 5), "NXC"), ((700, 7), "NXC"), ((300, 130), "NXC"), ((2, 3, 5), "NCX"),
     ((37, 6, 7, 7), "NCX"), ((2, 3, 1500), "NCX"), ((70, 2, 256), "NCX"), ((1, 2, 20_001), "NCX"),

@@ -11,7 +11,7 @@ cdef extern from "Python.h":
     void Py_CLEAR(PyObject *a)
 
 
-cdef extern from "bn.h" nogil:
+cdef extern from "base/bn.h" nogil:
     ctypedef bint c_bool "bool"
 
     ctypedef enum bn_dtype:
@@ -84,7 +84,7 @@ cdef extern from "exact/statistics.h" nogil:
     int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats)
 
 
-cdef extern from "channel.h" nogil:
+cdef extern from "base/channel.h" nogil:
     void vector_read(const bn_vector *v, int64_t first, int64_t n, double *to)
 
 
@@ -95,7 +95,7 @@ cdef extern from "arrays/gates.h" nogil:
     void bn_close_gate(bn_problem *p)
 
 
-cdef extern from "machine.h" nogil:
+cdef extern from "base/machine.h" nogil:
     cpdef void set_threads_limit "bn_set_threads_limit"(int threads)
     cpdef int default_threads "bn_default_threads"()
     cpdef c_bool has_openmp "bn_has_openmp"()
@@ -106,7 +106,7 @@ cdef extern from "machine.h" nogil:
     cpdef void set_cache_sizes "bn_set_cache_sizes"(int64_t l2, int64_t last_level)
 
 
-cdef extern from "memory/blocks.h" nogil:
+cdef extern from "base/blocks.h" nogil:
     enum:
         BN_BLOCK_BYTES
     void *bn_take_block(size_t bytes)
@@ -125,7 +125,7 @@ cdef extern from "threads/schedule.h" nogil:
     cpdef bn_call_facts last_call "bn_last_call"()
 
 
-cdef extern from "dtypes.h" nogil:
+cdef extern from "base/dtypes.h" nogil:
     ctypedef struct bn_dtype_facts:
         const char *name
         int element_bytes
@@ -165,7 +165,7 @@ cdef extern from "arrays/copies.h" nogil:
                           int num_threads)
 
 
-cdef extern from "dispatch.h" nogil:
+cdef extern from "call/dispatch.h" nogil:
     ctypedef struct bn_level:
         const char *name
 
@@ -175,6 +175,6 @@ cdef extern from "dispatch.h" nogil:
     void bn_level_use(int number)
 
 
-cdef extern from "fp_mode.h" nogil:
+cdef extern from "base/fp_mode.h" nogil:
     uint64_t fp_mode_enter()
     void fp_mode_leave(uint64_t mode)

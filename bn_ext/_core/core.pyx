@@ -8,7 +8,7 @@
         |   are dtypes supported?  do shapes fit?  are outputs writable?  is memory shared?
         v                              (inputs, outputs: nothing has been written so far)
     axis order, from src's strides (the rule: src_c/arrays/axes.h), or as a workspace records it
-        |   an operand gets a dense copy if kernels cannot walk it (bn_problem in src_c/bn.h)
+        |   an operand gets a dense copy if kernels cannot walk it (bn_problem in src_c/base/bn.h)
         v                                                                   (call)
     bn_problem: positions x channels x run
         |

@@ -1,4 +1,4 @@
-"""The dtypes of src_c/dtypes.h: names and codes. Included by core.pyx."""
+"""The dtypes of src_c/base/dtypes.h: names and codes. Included by core.pyx."""
 
 DTYPES = tuple([bn_dtype_table[code].name.decode() for code in range(BN_DTYPES)])
 

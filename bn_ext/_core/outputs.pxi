@@ -102,7 +102,7 @@ cdef enum:
 @cython.final
 @cython.auto_pickle(False)  # a copy would release the same memory again
 cdef class Block:
-    """The memory of a large result (src_c/memory/blocks.h), and the `base` of its array."""
+    """The memory of a large result (src_c/base/blocks.h), and the `base` of its array."""
 
     cdef char *data
     cdef Py_ssize_t size

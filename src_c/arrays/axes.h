@@ -14,7 +14,7 @@
 
 #include <stddef.h>
 
-#include "bn.h"
+#include "base/bn.h"
 
 /* An array of any rank: elements of itemsize bytes, axes with their strides in bytes. */
 typedef struct {

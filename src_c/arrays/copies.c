@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "arrays/copies.h"
-#include "sizes.h"
+#include "base/sizes.h"
 #include "threads/pool.h"
 
 enum { STRIP = LINE_BYTES / 4 }; /* a cache line of 4-byte elements */

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dispatch.h"
-#include "sizes.h"
+#include "call/dispatch.h"
+#include "base/sizes.h"
 #include "threads/pool.h"
 
 /* Put n bits behind the first `at` bits; all others must be zeros. */

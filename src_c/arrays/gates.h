@@ -8,7 +8,7 @@
 #ifndef BN_GATES_H
 #define BN_GATES_H
 
-#include "bn.h"
+#include "base/bn.h"
 
 static inline int64_t bn_bytes_of_bits(int64_t elements) {
     return elements / 8 + (elements % 8 != 0);

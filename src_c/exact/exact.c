@@ -16,7 +16,7 @@
 
 #include <stdlib.h>
 
-#include "memory/memory.h"
+#include "base/memory.h"
 #include "threads/pool.h"
 
 /* A portion (all measured). */

@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-#include "channel.h"
-#include "sizes.h"
+#include "base/channel.h"
+#include "base/sizes.h"
 
 /* ---- canonical ----------------------------------------------------------- */
 

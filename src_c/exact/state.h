@@ -25,17 +25,9 @@
 #ifndef BN_STATE_H
 #define BN_STATE_H
 
-#include <stdint.h>
-#include <string.h>
-
-#include "bn.h"
+#include "kernels/limbs.h"
 
 enum {
-    BN_LIMB_BITS = 40,
-    f32_LIMBS = 8,
-    f32_SQUARE_LIMBS = 17,
-    f64_LIMBS = 54,
-    f64_SQUARE_LIMBS = 108,
     BN_MOST_PARTS = (1 << 20) - 1,
     BN_LOG2_TERMS = 43,         /* a sum of parts has fewer than 2^43 */
     BN_LOG2_TERMS_OF_PART = 39, /* of a part: see exact.c */
@@ -45,10 +37,6 @@ enum {
     BN_PARTS_ADDED,
     BN_MORE_ROWS,
 };
-#define BN_LIMB_MASK         (((int64_t)1 << BN_LIMB_BITS) - 1)
-#define BN_NAN_FLAG          ((int64_t)1)
-#define BN_INF_FLAG          ((int64_t)1 << 20)
-#define BN_NEGATIVE_INF_FLAG ((int64_t)1 << 40)
 
 /* Which two sums a state has. */
 typedef enum { BN_OF_GRADIENTS, BN_OF_MOMENTS } bn_kind_of_state;
@@ -68,12 +56,6 @@ static inline int bn_lowest(int limbs) {
 static inline int bn_beyond(int limbs) {
     const bool squares = limbs == f32_SQUARE_LIMBS || limbs == f64_SQUARE_LIMBS;
     return (limbs < f64_LIMBS ? 128 : 1024) << squares;
-}
-static inline double bn_power_of_2(int exponent) { /* of a normal double */
-    const uint64_t bits = (uint64_t)(exponent + 1023) << 52;
-    double power;
-    memcpy(&power, &bits, sizeof power);
-    return power;
 }
 static inline int64_t *bn_state_row(int64_t *state, int64_t channels, int row) {
     return state + row * BN_SUMS * channels;

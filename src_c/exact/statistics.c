@@ -3,9 +3,9 @@
 
 #include <math.h>
 
-#include "channel.h"
+#include "base/channel.h"
 #include "exact/columns.h"
-#include "sizes.h"
+#include "base/sizes.h"
 
 /* Long integers in digits of half a limb: an int64 has room for the sum of all digits' products. */
 enum {

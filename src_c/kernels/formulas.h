@@ -8,7 +8,7 @@
 #ifndef BN_FORMULAS_H
 #define BN_FORMULAS_H
 
-#include "bn.h"
+#include "base/bn.h"
 
 /* What a ReLU does: there is none; diff_dst comes back through it, and its gate is recomputed from
  * src, or given; or it is CLIPPED's, behind a forward pass. */

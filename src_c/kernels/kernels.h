@@ -4,9 +4,15 @@
 #ifndef BN_KERNELS_H
 #define BN_KERNELS_H
 
-#include "bn.h"
-#include "exact/terms.h"
+#include "base/bn.h"
+#include "kernels/limbs.h"
 #include "kernels/formulas.h"
+
+/* How a kernel adds: order.c has the words. BN_ROWS: the rows of a block. BN_GROUP: the blocks (or stretches) of a
+ * group. BN_STRETCH_BYTES: at every level, the size of two of the widest registers. SUBSUMS: where
+ * neighboring columns are added up, column i joins subsum i % SUBSUMS, so that several chains of
+ * additions run side by side; then a tree adds up the subsums. */
+enum { BN_ROWS = 4, BN_GROUP = 8, BN_STRETCH_BYTES = 128, SUBSUMS = 8 };
 
 /* Where a box begins in each operand; of the gate, `data` is its first byte and `bit` the number of
  * a bit, counted from there. */

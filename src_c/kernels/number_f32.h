@@ -4,7 +4,6 @@
 
 #include "kernels/kernels.h"
 #include "kernels/vec.h"
-#include "exact/state.h"
 
 #define ARITHMETIC f32
 typedef float num;

@@ -15,7 +15,7 @@
  */
 #include <math.h>
 
-#include "channel.h"
+#include "base/channel.h"
 #include "operations/coefs.h"
 
 /* What is kept per channel: the part of the mean that the arithmetic type does not hold, and

@@ -2,7 +2,7 @@
 #ifndef BN_COEFS_H
 #define BN_COEFS_H
 
-#include "channel.h"
+#include "base/channel.h"
 #include "operations/operation.h"
 
 static inline bool in_doubles(const bn_channels *c) {

@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "operations/coefs.h"
-#include "sizes.h"
+#include "base/sizes.h"
 
 /* Values that are kept per channel. PIVOT is multiplied by POWER, a power of two, as the elements
  * are. SPREAD: the largest distance of a sampled element from the first one. */

@@ -2,9 +2,9 @@
 #ifndef BN_OPERATION_H
 #define BN_OPERATION_H
 
-#include "bn.h"
+#include "base/bn.h"
 #include "kernels/kernels.h"
-#include "sizes.h"
+#include "base/sizes.h"
 
 enum { MOST_VALUES = 3 };
 

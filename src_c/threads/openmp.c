@@ -27,9 +27,9 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
 #include <unistd.h>
 #endif
 
-#include "fp_mode.h"
-#include "machine.h"
-#include "sizes.h"
+#include "base/fp_mode.h"
+#include "base/machine.h"
+#include "base/sizes.h"
 
 #if defined(BN_OLD_SYMBOLS) && defined(__GLIBC__)
 /* glibc 2.32 and 2.34 moved these functions to libc: new symbol versions, which older ones lack. */

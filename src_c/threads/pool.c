@@ -4,8 +4,8 @@
 
 #include <stdatomic.h>
 
-#include "machine.h"
-#include "sizes.h"
+#include "base/machine.h"
+#include "base/sizes.h"
 
 /* ---- how many threads -------------------------------------------------- */
 

@@ -29,9 +29,9 @@
 
 #include <stdatomic.h>
 
-#include "machine.h"
-#include "memory/memory.h"
-#include "sizes.h"
+#include "base/machine.h"
+#include "base/memory.h"
+#include "base/sizes.h"
 #include "threads/pool.h"
 #include "threads/relax.h"
 

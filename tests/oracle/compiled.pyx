@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
 
-cdef extern from "bn.h" nogil:
+cdef extern from "base/bn.h" nogil:
     ctypedef bint c_bool "bool"
 
     enum:
@@ -19,7 +19,7 @@ cdef extern from "bn.h" nogil:
     const bn_dtype_facts bn_dtype_table[BN_DTYPES]
 
 
-cdef extern from "walk/order.h" nogil:
+cdef extern from "kernels/kernels.h" nogil:
     enum:
         BN_ROWS, BN_GROUP, BN_STRETCH_BYTES
 
@@ -84,7 +84,7 @@ cdef extern from "kernels/kernels.h" nogil:
         c_bool paired
 
 
-cdef extern from "dispatch.h" nogil:
+cdef extern from "call/dispatch.h" nogil:
     ctypedef struct bn_level:
         const char *name
         const bn_dtype_kernels *kernels[BN_DTYPES]

@@ -20,7 +20,7 @@ class Dtype:
     number: np.dtype[Any]
     fraction: int  # its number of bits
     nan: int
-    #: Do sums need compensations? (As in src_c/dtypes.h.)
+    #: Do sums need compensations? (As in src_c/base/dtypes.h.)
     loses: bool
 
     def widen(self, bits: Array) -> Array:

@@ -4,7 +4,7 @@
  * defines BN_LEVELS(X) as a list of X(name), lowest level first. This file has what each level
  * needs.
  */
-#include "dispatch.h"
+#include "call/dispatch.h"
 
 #include <stddef.h>
 

@@ -3,7 +3,7 @@
 #define BN_TASK_H
 
 #include "exact/exact.h"
-#include "walk/plan.h"
+#include "call/plan.h"
 
 /* A thread's own memory. A thread may alternate between the two passes, on different tiles, so each
  * pass keeps its own coefficients. */

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "sizes.h"
+#include "base/sizes.h"
 
 /* Room for `count` items of `bytes` bytes each, from the next cache line of `memory` on. If
  * `memory` is NULL, the bytes used are only counted. */

@@ -1,9 +1,9 @@
 /* machine.c: CPUs, caches and forks. */
-#include "machine.h"
+#include "base/machine.h"
 
 #include <stdatomic.h>
 
-#include "sizes.h"
+#include "base/sizes.h"
 
 #ifdef _OPENMP
 #include <omp.h>

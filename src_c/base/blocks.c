@@ -1,11 +1,11 @@
 /* blocks.c: large memory that outlives a call. */
 #define _GNU_SOURCE /* MADV_FREE */
-#include "memory/blocks.h"
+#include "base/blocks.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "sizes.h"
+#include "base/sizes.h"
 
 #ifndef _WIN32
 #include <pthread.h>

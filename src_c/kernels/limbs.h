@@ -1,10 +1,31 @@
-/* terms.h: what kernels make and take of exact sums: terms, and the accumulators they join. See
- * exact.c.
- */
-#ifndef BN_TERMS_H
-#define BN_TERMS_H
+/* limbs.h: what kernels make and take of exact sums: terms, and the limbs they join. exact.c uses
+ * the kernels; state.h says why there are so many limbs. */
+#ifndef BN_LIMBS_H
+#define BN_LIMBS_H
 
-#include "bn.h"
+#include <stdint.h>
+#include <string.h>
+
+#include "base/bn.h"
+
+enum {
+    BN_LIMB_BITS = 40,
+    f32_LIMBS = 8,
+    f32_SQUARE_LIMBS = 17,
+    f64_LIMBS = 54,
+    f64_SQUARE_LIMBS = 108,
+};
+#define BN_LIMB_MASK         (((int64_t)1 << BN_LIMB_BITS) - 1)
+#define BN_NAN_FLAG          ((int64_t)1)
+#define BN_INF_FLAG          ((int64_t)1 << 20)
+#define BN_NEGATIVE_INF_FLAG ((int64_t)1 << 40)
+
+static inline double bn_power_of_2(int exponent) { /* of a normal double */
+    const uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return power;
+}
 
 /* Exact sums (exact.c) take a portion of a box at a time: rows of a strip, up to BN_STRIP columns;
  * or elements of one channel, whose terms may join any column.

@@ -4,8 +4,8 @@
 #define BN_PLAN_H
 
 #include "operations/operation.h"
-#include "sizes.h"
-#include "walk/order.h"
+#include "base/sizes.h"
+#include "call/order.h"
 
 /* The half of an operation that a call runs, or the whole. A half of results takes sums that the
  * caller gives, or needs none. */

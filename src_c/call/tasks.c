@@ -10,11 +10,11 @@
  *
  * Nothing here knows a formula: operations come as tables, and so do kernels, by formula.
  */
-#include "tasks.h"
+#include "call/tasks.h"
 
-#include "memory/memory.h"
-#include "walk/sum.h"
-#include "walk/write.h"
+#include "base/memory.h"
+#include "call/sum.h"
+#include "call/write.h"
 
 /* ---- a thread ---------------------------------------------------------------- */
 

@@ -2,7 +2,7 @@
 #ifndef BN_WRITE_H
 #define BN_WRITE_H
 
-#include "walk/task.h"
+#include "call/task.h"
 
 void bn_write(const bn_task *t);
 

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "bn.h"
+#include "base/bn.h"
 
 /* ---- dtypes ------------------------------------------------------------ */
 

@@ -3,7 +3,7 @@
 #define BN_TASKS_H
 
 #include "threads/schedule.h"
-#include "walk/plan.h"
+#include "call/plan.h"
 
 /* Prepare what the first task needs; tasks prepare the rest. */
 void bn_begin(const bn_plan *plan);

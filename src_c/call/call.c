@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "channel.h"
-#include "dispatch.h"
+#include "base/channel.h"
+#include "call/dispatch.h"
 #include "exact/exact.h"
 #include "exact/statistics.h"
-#include "memory/memory.h"
+#include "base/memory.h"
 #include "operations/coefs.h"
-#include "tasks.h"
+#include "call/tasks.h"
 #include "threads/pool.h"
 
 /* ---- a plan --------------------------------------------------------------------- */

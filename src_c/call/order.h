@@ -3,13 +3,7 @@
 #ifndef BN_ORDER_H
 #define BN_ORDER_H
 
-#include "bn.h"
-
-/* What kernels need to know. BN_ROWS: the rows of a block. BN_GROUP: the blocks (or stretches) of a
- * group. BN_STRETCH_BYTES: at every level, the size of two of the widest registers. SUBSUMS: where
- * neighboring columns are added up, column i joins subsum i % SUBSUMS, so that several chains of
- * additions run side by side; then a tree adds up the subsums. */
-enum { BN_ROWS = 4, BN_GROUP = 8, BN_STRETCH_BYTES = 128, SUBSUMS = 8 };
+#include "base/bn.h"
 
 typedef enum { CHANNELS_LAST, SHORT_RUNS, LONG_RUNS } bn_form;
 

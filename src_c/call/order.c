@@ -45,9 +45,10 @@
  * immediately than to keep them apart until the end of a chunk; hence the bound between the last
  * two forms.
  */
-#include "walk/order.h"
+#include "call/order.h"
 
-#include "sizes.h"
+#include "base/sizes.h"
+#include "kernels/kernels.h"
 
 /* Values marked as measured can be measured again with benchmark rows on either side of the bound.
  */

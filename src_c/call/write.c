@@ -1,6 +1,6 @@
 /* write.c: a chunk's results, as boxes for the kernels that write. They need no order.
  */
-#include "walk/write.h"
+#include "call/write.h"
 
 static void write_box(const bn_task *t, const bn_box *box) {
     t->plan->kernels->write[t->formula.base][t->formula.gate](box, &t->coefs);

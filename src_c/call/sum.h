@@ -2,7 +2,7 @@
 #ifndef BN_SUM_H
 #define BN_SUM_H
 
-#include "walk/task.h"
+#include "call/task.h"
 
 /* Sum the task's chunk, to the chunk's own sums. */
 void bn_sum(const bn_task *t);

@@ -7,7 +7,7 @@
  *
  * A chunk goes to a kernel as boxes: rows whose blocks follow each other.
  */
-#include "walk/sum.h"
+#include "call/sum.h"
 
 #include <math.h>
 #include <string.h>

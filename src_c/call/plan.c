@@ -8,10 +8,10 @@
  *              rows (with runs: positions) of all tiles
  *   ring       coefficients by columns, which wrap around from a row's last column to its first
  */
-#include "walk/plan.h"
+#include "call/plan.h"
 
-#include "machine.h"
-#include "sizes.h"
+#include "base/machine.h"
+#include "base/sizes.h"
 
 int64_t bn_bytes_read(const bn_plan *plan) {
     const formula *f = plan->formula;

@@ -30,7 +30,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "dtypes.h"
+#include "base/dtypes.h"
 
 /* Refuse old compilers here, before our code fails for lack of vector types or
  * __builtin_convertvector. */
