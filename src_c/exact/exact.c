@@ -106,7 +106,7 @@ void bn_sum_exactly(bn_exact *e, const bn_box *box, const bn_coefs *coefs) {
                 for (int o = 0; o < BN_OPERANDS; o++) {
                     by[o] = c * box->apart[o] + row * box->pitch[o] +
                             x * bn_next_element(o, e->element_bytes);
-                    b.step[o] = next * e->element_bytes + down * box->pitch[o] +
+                    b.ahead[o] = next * e->element_bytes + down * box->pitch[o] +
                                 (last && !more ? ahead * box->apart[o] : 0);
                 }
                 bn_move(&b.at, by);

@@ -29,7 +29,7 @@ typedef struct {
  * shorter ones, they are a second box, which follows the first; it has the same distances. A long
  * run is `folded` to the columns of a stretch. In other runs, each element keeps a column of its
  * own until all rows are added, and neither box has more than BN_GROUP repeats. For exact sums, a
- * box has any number of rows and no repeats; a portion's `step` leads to the data to prefetch.
+ * box has any number of rows and no repeats; a kernel prefetches what is `ahead`.
  *
  * To write: there is one row or, unless coefficients are ONE_FOR_ALL, there may be BN_ABREAST.
  * Element i of a row belongs to column i; if coefficients are a ring, columns wrap around. With
