@@ -22,8 +22,8 @@ from functools import cache
 import numpy as np
 
 import bn_ext
-from bn_ext._reference.cases import Kind, standard_cases
-from bn_ext._reference.report import Finding, Report, as_array, called, judged
+from bn_ext.testing._cases import Kind, standard_cases
+from bn_ext.testing._report import Finding, Report, as_array, called, judged
 
 from . import pages
 from .compiled import LAYOUTS, onednn, pointers

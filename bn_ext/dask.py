@@ -29,9 +29,10 @@ except ImportError as _error:
         name="dask",
     ) from _error
 
-import bn_ext
-from bn_ext import _core
+from bn_ext import _core, _functions
 from bn_ext._names import refuses_other_names
+from bn_ext._results import BatchNormGradients, BatchNormTraining
+from bn_ext._sums import GradientSums, Statistics
 from bn_ext._typing import Array, DataFormat, Flag
 
 __all__ = ["batch_norm_backward", "batch_norm_inference", "batch_norm_training"]
@@ -128,7 +129,7 @@ def batch_norm_training(
     running_mean: NDArray[Any] | None = None, running_variance: NDArray[Any] | None = None,
     exponential_avg_factor: SupportsFloat | None = None, correction: SupportsIndex | None = None,
     src_1: da.Array | None = None, relu: Flag = False, num_threads: SupportsIndex | None = 1,
-) -> bn_ext.BatchNormTraining[da.Array]:  # fmt: skip
+) -> BatchNormTraining[da.Array]:  # fmt: skip
     """Batch normalization with the statistics of the whole Dask array.
 
     Arguments and errors are as for `bn_ext.batch_norm_training` and `batch_norm_backward`. The call
@@ -154,17 +155,17 @@ def batch_norm_training(
         {"epsilon": epsilon, "relu": relu, **how}, running_mean=running_mean, correction=correction,
         running_variance=running_variance, exponential_avg_factor=exponential_avg_factor,
     )  # fmt: skip
-    totals = _each(bn_ext.Statistics, axis, {"src": src}, [{}] * len(vectors), how)
+    totals = _each(Statistics, axis, {"src": src}, [{}] * len(vectors), how)
     for own, total in zip(vectors, totals, strict=True):
         own |= {"mean": total.mean, "variance": total.variance}
-    dst = _each(bn_ext.batch_norm_inference, axis, data, vectors, options)
+    dst = _each(_functions.batch_norm_inference, axis, data, vectors, options)
     mean, variance = (np.concatenate([own[k] for own in vectors]) for k in ("mean", "variance"))
     if running_mean is not None:
         ends = np.cumsum([total.channels for total in totals])
         running = (np.split(np.asarray(a), ends) for a in (running_mean, running_variance))
         for total, *own in zip(totals, *running, strict=False):
             total.update_running(*own, exponential_avg_factor, correction)
-    return bn_ext.BatchNormTraining(dst, mean, variance)
+    return BatchNormTraining(dst, mean, variance)
 
 
 @refuses_other_names
@@ -191,7 +192,7 @@ def batch_norm_inference(
     array([[0., 1.],
            [1., 3.]])
     """
-    result: da.Array = _each(bn_ext.batch_norm_inference, *_checked(
+    result: da.Array = _each(_functions.batch_norm_inference, *_checked(
         _core.inference, {"src": src, "src_1": src_1},
         {"mean": mean, "variance": variance, "gamma": gamma, "beta": beta},
         {"epsilon": epsilon, "data_format": data_format, "relu": relu, "num_threads": num_threads},
@@ -206,7 +207,7 @@ def batch_norm_backward(
     data_format: DataFormat | None = None, is_training: Flag = True, param_grads: Flag = True,
     relu: Flag = False, beta: Array | da.Array | None = None, dst: da.Array | None = None,
     num_threads: SupportsIndex | None = 1,
-) -> bn_ext.BatchNormGradients[da.Array]:  # fmt: skip
+) -> BatchNormGradients[da.Array]:  # fmt: skip
     """Gradient of batch normalization, for Dask arrays.
 
     The call raises the errors of `bn_ext.batch_norm_backward`; then it computes the sums, with the
@@ -244,14 +245,14 @@ def batch_norm_backward(
         is_training=is_training, param_grads=param_grads,
     )  # fmt: skip
     if is_training or param_grads:
-        totals = _each(bn_ext.GradientSums, axis, data, vectors, options)
+        totals = _each(GradientSums, axis, data, vectors, options)
         vectors = [{**own, "sums": total} for own, total in zip(vectors, totals, strict=True)]
     write = {**options, "is_training": is_training, "param_grads": False}
-    diff_src = _each(bn_ext.batch_norm_backward, axis, data, vectors, write)
+    diff_src = _each(_functions.batch_norm_backward, axis, data, vectors, write)
     if not param_grads:
-        return bn_ext.BatchNormGradients(diff_src, None, None)
+        return BatchNormGradients(diff_src, None, None)
     options, found = {**options, "data_format": None}, []
     for own in vectors:  # of a part without elements, with two axes
         nothing: _Given = dict.fromkeys(data, np.empty((0, len(own["mean"])), src.dtype))
-        found.append(bn_ext.batch_norm_backward(**nothing, **own, **options)[1:])
-    return bn_ext.BatchNormGradients(diff_src, *map(np.concatenate, zip(*found, strict=True)))
+        found.append(_functions.batch_norm_backward(**nothing, **own, **options)[1:])
+    return BatchNormGradients(diff_src, *map(np.concatenate, zip(*found, strict=True)))

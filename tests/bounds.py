@@ -1,12 +1,12 @@
-"""Errors of results beside the bounds of bn_ext._reference.limits, for the tests."""
+"""Errors of results beside the bounds of bn_ext.testing._limits, for the tests."""
 
 from typing import NamedTuple
 
 import numpy as np
 from cases import dtype
 
-from bn_ext._reference import formulas as reference
-from bn_ext._reference.limits import (
+from bn_ext.testing import _formulas as reference
+from bn_ext.testing._limits import (
     arithmetic,
     distance,
     dst_bound,

@@ -7,7 +7,7 @@ import numpy as np
 
 import bn_ext
 from bn_ext import _core
-from bn_ext._reference.limits import arithmetic
+from bn_ext.testing._limits import arithmetic
 
 DATA_DTYPES = list(_core.DTYPES)
 

@@ -14,8 +14,8 @@ import numpy as np
 from cases import FORMATS, INPUTS, dtype
 
 import bn_ext
-from bn_ext._reference import formulas as reference, limits
-from bn_ext._reference.limits import arithmetic, unit
+from bn_ext.testing import _formulas as reference, _limits as limits
+from bn_ext.testing._limits import arithmetic, unit
 
 #: form: (data_format, leading axes, trailing axes, channels); the axes depend on the itemsize.
 #: Each column has at least a group of eight blocks of four rows, if its form allows that.

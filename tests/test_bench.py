@@ -16,6 +16,7 @@ from bn_ext import _core
 from bn_ext._bench import peers, problems, table, timing
 from bn_ext._bench.problems import Case, Problem
 from bn_ext._cli import bench, commands, usage
+from bn_ext._dtypes import DTYPES
 
 BRIEFLY = ["--seconds", "1e-9"]
 
@@ -251,7 +252,7 @@ def test_files_are_tried_before_measuring(tmp_path):
 
 
 @pytest.mark.parametrize("op", ["backward", "training", "inference"])
-@pytest.mark.parametrize("dtype", problems.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", problems.LAYOUTS)
 def test_the_numpy_peer_computes_the_same(dtype, layout, op):
     problem = Problem(Case((4, 3, 5, 6), layout, dtype, op))

@@ -13,8 +13,8 @@ from command_line import run
 from processes import python
 
 import bn_ext
-from bn_ext import _cli, _runtime, _verify
-from bn_ext._cli import bench
+from bn_ext import _cli, _runtime
+from bn_ext._cli import bench, whole_calls
 
 
 def test_as_a_module_and_as_a_script():
@@ -87,7 +87,7 @@ def test_interrupted(capsys, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_verify, "changed_mode", interrupt)
+    monkeypatch.setattr(whole_calls, "changed_mode", interrupt)
     status, _, err = run(capsys, "verify")
     assert (status, err) == (130, "interrupted\n")
 

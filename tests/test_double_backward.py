@@ -9,8 +9,8 @@ from bounds import second_errors
 from cases import DTYPES, EPSILON, INPUTS, Family, all_bits, shape
 
 import bn_ext
-from bn_ext._reference import formulas as reference
-from bn_ext._reference.limits import SECOND, distance, smallest, unit
+from bn_ext.testing import _formulas as reference
+from bn_ext.testing._limits import SECOND, distance, smallest, unit
 
 pytestmark = pytest.mark.quick
 

@@ -13,8 +13,8 @@ from members import MEMBERS, SECOND
 from sheets import SHEETS
 
 import bn_ext
-from bn_ext._reference import formulas as reference
 from bn_ext.specs import onednn_graph, tensorflow
+from bn_ext.testing import _formulas as reference
 
 pytestmark = pytest.mark.quick
 

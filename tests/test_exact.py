@@ -24,7 +24,7 @@ from needs import needs_cpus
 
 import bn_ext
 from bn_ext import _core
-from bn_ext._reference.limits import arithmetic
+from bn_ext.testing._limits import arithmetic
 
 pytestmark = pytest.mark.quick
 

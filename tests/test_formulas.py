@@ -1,6 +1,6 @@
 """The formulas: examples/plain_loop.py says, in three nested loops, what they compute.
 
-The loops are compared with bn_ext/_reference/formulas.py, the reference. It computes the same for
+The loops are compared with bn_ext/testing/_formulas.py, the reference. It computes the same for
 whole arrays, and also the terms of the error bounds. test_backward.py compares the package with the
 reference. For the rest of the family, finite differences and exact integer moments check it.
 """
@@ -12,8 +12,8 @@ from cases import EPSILON, FORMATS, Family, Problem, shape
 from needs import needs_long_double
 from tree import ROOT, load
 
-from bn_ext._reference import formulas as reference
-from bn_ext._reference.limits import distance
+from bn_ext.testing import _formulas as reference
+from bn_ext.testing._limits import distance
 
 pytestmark = pytest.mark.quick
 

@@ -11,8 +11,8 @@ from cases import DATA_DTYPES, DTYPES, EPSILON, Family, all_bits, dtype, shape
 from exact_sums import statistics
 
 import bn_ext
-from bn_ext._reference import formulas as reference
-from bn_ext._reference.limits import arithmetic, unit
+from bn_ext.testing import _formulas as reference
+from bn_ext.testing._limits import arithmetic, unit
 
 pytestmark = pytest.mark.quick
 AFFINE = ("gamma", "beta")

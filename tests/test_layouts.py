@@ -10,7 +10,7 @@ from members import MEMBERS, problem
 
 import bn_ext
 from bn_ext import _core
-from bn_ext._reference import formulas as reference
+from bn_ext.testing import _formulas as reference
 
 pytestmark = pytest.mark.quick
 

@@ -15,8 +15,8 @@ from needs import needs_long_double
 
 import bn_ext
 from bn_ext import BatchNormGradients
-from bn_ext._reference import formulas as reference
-from bn_ext._reference.limits import MEAN, MERGED_MEAN, arithmetic, unit
+from bn_ext.testing import _formulas as reference
+from bn_ext.testing._limits import MEAN, MERGED_MEAN, arithmetic, unit
 
 pytestmark = needs_long_double
 

@@ -16,8 +16,8 @@ from refusals import check_refused
 from sheets import CARRIERS, SHEETS, Untouchable, WithArray
 
 import bn_ext
-from bn_ext._reference import formulas as reference
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
+from bn_ext.testing import _formulas as reference
 
 pytestmark = pytest.mark.quick
 

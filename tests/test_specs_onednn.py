@@ -6,8 +6,8 @@ from bounds import dst_error, running_errors, statistics_errors
 from cases import DTYPES, EPSILON, FORMATS, Family, all_bits, bits, dtype
 from needs import needs_long_double
 
-from bn_ext._reference import formulas as reference
 from bn_ext.specs import onednn_graph
+from bn_ext.testing import _formulas as reference
 
 pytestmark = [pytest.mark.quick, needs_long_double]
 

@@ -7,9 +7,9 @@ import pytest
 from cases import EPSILON, Family, all_bits, bits
 from sheets import forward_of
 
-from bn_ext._reference import formulas as reference
-from bn_ext._reference.limits import distance, half_ulp
 from bn_ext.specs import tensorflow
+from bn_ext.testing import _formulas as reference
+from bn_ext.testing._limits import distance, half_ulp
 
 pytestmark = pytest.mark.quick
 

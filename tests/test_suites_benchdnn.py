@@ -14,7 +14,7 @@ from cases import FORMATS, dtype
 from judged import judge
 
 import bn_ext
-from bn_ext._reference import formulas as reference
+from bn_ext.testing import _formulas as reference
 
 pytestmark = pytest.mark.suites
 

@@ -17,11 +17,11 @@ from processes import python
 from tree import ROOT
 
 import bn_ext
-from bn_ext._reference.cases import RECIPES, Kind, standard_cases
-from bn_ext._reference.operators import OPERATORS, PACKAGES
-from bn_ext._reference.report import run
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
 from bn_ext.testing import check_backward, check_double_backward, check_forward
+from bn_ext.testing._cases import RECIPES, Kind, standard_cases
+from bn_ext.testing._operators import OPERATORS, PACKAGES
+from bn_ext.testing._report import run
 
 pytestmark = [pytest.mark.quick, needs_long_double]
 
@@ -1014,7 +1014,7 @@ def test_a_manifest_that_is_none(tmp_path, capsys, text, said):
     ],
 )  # fmt: skip
 def test_a_manifest_that_does_not_fit(tmp_path, capsys, change, said):
-    from bn_ext._reference import files
+    from bn_ext.testing import _files as files
 
     files.write(tmp_path, standard_cases(Kind("training"), skip=[*{*RECIPES} - {"two rows"}]))
     (src,) = tmp_path.glob("*/*/*/src.npy")

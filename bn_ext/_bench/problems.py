@@ -9,9 +9,11 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from bn_ext._dtypes import dtype_of
+
 __all__ = [
-    "BEHIND", "DTYPES", "LAYOUTS", "OPS", "SETS", "VIEWS", "Array", "Behind", "Case", "Layout",
-    "Op", "Problem", "Shape", "View", "cases_of", "dtype_of", "shape_text",
+    "BEHIND", "LAYOUTS", "OPS", "SETS", "VIEWS", "Array", "Behind", "Case", "Layout",
+    "Op", "Problem", "Shape", "View", "cases_of", "shape_text",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -47,7 +49,6 @@ OPS: dict[Op, Streams] = {
     "double-backward": Streams(("src", "diff_dst", "diff_diff_src"), ("diff_src", "diff_diff_dst")),
 }
 
-DTYPES = ("float32", "bfloat16", "float16", "float64")
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 #: What a tensor that is read may be of a larger array: all but its border, every other sample, all
@@ -136,17 +137,6 @@ def cases_of(
         )
         if layout in own and (len(shape) > 2 or layout == layouts[0])
     ]
-
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    """NumPy's dtype of a name in DTYPES; ImportError for bfloat16 without ml_dtypes."""
-    if name == "bfloat16":
-        try:
-            import ml_dtypes  # noqa: F401  (NumPy knows the name from then on)
-        except ImportError:
-            message = "bfloat16 needs ml_dtypes: python -m pip install ml_dtypes"
-            raise ImportError(message) from None
-    return np.dtype(name)
 
 
 def as_large_ones(shape: Shape, dtype: np.dtype[Any]) -> Array:

@@ -20,7 +20,8 @@ import numpy as np
 
 from bn_ext import _core
 from bn_ext._bench.peers import Call, Peer, bn_ext_call
-from bn_ext._bench.problems import OPS, Behind, Case, Problem, dtype_of
+from bn_ext._bench.problems import OPS, Behind, Case, Problem
+from bn_ext._dtypes import dtype_of
 
 __all__ = [
     "Package", "Row", "Skipped", "Times", "burst", "in_turns", "packages_of", "row", "work",

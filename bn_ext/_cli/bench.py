@@ -15,13 +15,11 @@ from bn_ext import _core
 from bn_ext._bench.peers import OF_VIEWS, PEERS, Peer
 from bn_ext._bench.problems import (
     BEHIND,
-    DTYPES,
     LAYOUTS,
     OPS,
     SETS,
     Case,
     cases_of,
-    dtype_of,
     shape_text,
 )
 from bn_ext._bench.table import noise, table
@@ -34,6 +32,7 @@ from bn_ext._cli.usage import (
     demand_writable,
     writing,
 )
+from bn_ext._dtypes import DTYPES, dtype_of
 from bn_ext._runtime import _spelled
 
 __all__ = ["BENCH", "WORDS", "add_options", "bench", "measured"]

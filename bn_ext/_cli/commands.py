@@ -6,13 +6,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import bn_ext
 from bn_ext._bench.peers import PEERS
 from bn_ext._cli.bench import BENCH, WORDS, add_options, bench
 from bn_ext._cli.info import INFO, info
 from bn_ext._cli.reference import CASES, CHECK, add_kinds, cases, check
 from bn_ext._cli.usage import UsageError, as_limit
 from bn_ext._cli.verify import VERIFY, verify
+from bn_ext._version import __version__
 
 __all__ = ["main"]
 
@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
         "kernels of your own.",
         epilog=EXIT,
     )
-    top.add_argument("-V", "--version", action="version", version=f"bn_ext {bn_ext.__version__}")
+    top.add_argument("-V", "--version", action="version", version=f"bn_ext {__version__}")
     commands = top.add_subparsers(dest="command", metavar="{info,verify,bench,cases,check}")
 
     def add_command(run: Callable[..., int], said: str, **more: Any) -> Any:

@@ -6,8 +6,8 @@ import importlib
 import json
 import sys
 
-import bn_ext
 from bn_ext._cli.usage import UsageError
+from bn_ext._runtime import show_config
 
 __all__ = ["INFO", "info"]
 
@@ -27,12 +27,12 @@ def info(options: argparse.Namespace) -> int:
                 importlib.import_module(name)
         except Exception as error:  # a module may fail in any way
             raise UsageError(f"--with {name or repr(name)}: cannot be imported ({error})") from None
-    config = bn_ext.show_config(mode="dicts")
+    config = show_config(mode="dicts")
     assert config is not None
     if options.json:
         print(json.dumps(config, indent=1))
         return 0
-    bn_ext.show_config()
+    show_config()
     if len(config["openmp_libraries"]) > 1:
         print("\n" + POOLS.format(len(config["openmp_libraries"])))
     return 0

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bn_ext._bench.problems import DTYPES, LAYOUTS
 from bn_ext._cli.usage import UsageError, writing
-from bn_ext._reference import files
-from bn_ext._reference.cases import Case, Kind, standard_cases
-from bn_ext._reference.report import run, said
+from bn_ext._dtypes import DTYPES
+from bn_ext.testing import _files as files
+from bn_ext.testing._cases import LAYOUTS, Case, Kind, standard_cases
+from bn_ext.testing._report import run, said
 
 __all__ = ["CASES", "CHECK", "add_kinds", "cases", "check"]
 

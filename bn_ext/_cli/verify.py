@@ -3,9 +3,9 @@
 import argparse
 import time
 
-import bn_ext
-from bn_ext import _verify
-from bn_ext._runtime import _spelled
+from bn_ext._cli import whole_calls
+from bn_ext._runtime import _spelled, available_isas
+from bn_ext._version import __version__
 
 __all__ = ["VERIFY", "verify"]
 
@@ -18,12 +18,12 @@ REPORT = "This breaks the promise of equal bits: please report it, and what `bn-
 
 def wrong() -> str:
     """The first thing that is wrong, or nothing."""
-    if changed := _verify.changed_mode():
+    if changed := whole_calls.changed_mode():
         return f"the floating-point mode is not the default: {', '.join(changed)}"
-    known = _verify.known()
+    known = whole_calls.known()
     missing = "" if any("bfloat16" in key for key in known) else " (no bfloat16 without ml_dtypes)"
-    for isa in bn_ext.available_isas():
-        found = _verify.digests(isa)
+    for isa in available_isas():
+        found = whole_calls.digests(isa)
         if found != known:
             differ, right = dict(found.items() - known.items()), dict(known.items() - found.items())
             return f"{_spelled(isa)}: digests of whole calls: {differ}, expected {right}"
@@ -32,7 +32,7 @@ def wrong() -> str:
 
 
 def verify(_: argparse.Namespace) -> int:
-    print(f"bn_ext {bn_ext.__version__}", flush=True)
+    print(f"bn_ext {__version__}", flush=True)
     start = time.perf_counter()
     try:
         fault = wrong()

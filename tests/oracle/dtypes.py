@@ -1,27 +1,24 @@
 """Storage types as bits, so that kernels are checked in bfloat16 even without ml_dtypes."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from bn_ext import _dtypes
 
 __all__ = ["DTYPES", "Array", "Dtype"]
 
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Dtype:
+class Dtype(_dtypes.Dtype):
     """A storage type as bits, and the type it is computed in."""
 
-    name: str
-    bits: np.dtype[Any]
-    number: np.dtype[Any]
-    fraction: int  # its number of bits
-    nan: int
-    #: Do sums need compensations? (As in src_c/base/dtypes.h.)
-    loses: bool
+    @property
+    def loses(self) -> bool:
+        """Do sums need compensations? (As in src_c/base/dtypes.h.)"""
+        return self.name == "float64"
 
     def widen(self, bits: Array) -> Array:
         """Values in the arithmetic type."""
@@ -54,13 +51,4 @@ class Dtype:
         return DTYPES[self.number.name]
 
 
-_F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
-DTYPES = {
-    d.name: d
-    for d in (
-        Dtype("float32", np.dtype(np.uint32), _F32, 23, 0x7FC00000, False),
-        Dtype("float64", np.dtype(np.uint64), _F64, 52, 0x7FF8 << 48, True),
-        Dtype("float16", np.dtype(np.uint16), _F32, 10, 0x7E00, False),
-        Dtype("bfloat16", np.dtype(np.uint16), _F32, 7, 0x7FC0, False),
-    )
-}
+DTYPES = {name: Dtype(*facts) for name, facts in _dtypes.DTYPES.items()}

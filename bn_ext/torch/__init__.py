@@ -17,7 +17,7 @@ except ImportError as _error:
     ) from _error
 
 from bn_ext import _core
-from bn_ext._torch import FLOATS, call_batch_norm
+from bn_ext.torch._operators import FLOATS, call_batch_norm
 
 __all__ = [
     "BatchNorm1d",

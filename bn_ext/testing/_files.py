@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from bn_ext import __version__, _core
-from bn_ext._bench.problems import dtype_of
-from bn_ext._reference.cases import Case
-from bn_ext._reference.limits import half_ulp
-from bn_ext._reference.report import Finding, Report, compared, said
+from bn_ext import _core
+from bn_ext._dtypes import dtype_of
+from bn_ext._version import __version__
+from bn_ext.testing._cases import Case
+from bn_ext.testing._limits import half_ulp
+from bn_ext.testing._report import Finding, Report, compared, said
 
 __all__ = ["MANIFEST", "ManifestError", "check", "write"]
 

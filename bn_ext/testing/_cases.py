@@ -11,18 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext import _core
-from bn_ext._bench.problems import DTYPES, LAYOUTS, dtype_of
-from bn_ext._reference import formulas, limits
+from bn_ext._dtypes import DTYPES, dtype_of
+from bn_ext.testing import _formulas as formulas, _limits as limits
 
 __all__ = [
-    "OLD", "OLD_WEIGHT", "OPERANDS", "RECIPES", "RESULTS", "TENSORS", "Case", "Exact", "Kind",
-    "as_set", "standard_cases",
+    "LAYOUTS", "OLD", "OLD_WEIGHT", "OPERANDS", "RECIPES", "RESULTS", "TENSORS", "Case", "Exact",
+    "Kind", "as_set", "standard_cases",
 ]  # fmt: skip
 
 Array = NDArray[Any]
 #: {result: (its right values, the largest errors that pass)}, in long doubles
 Exact: TypeAlias = dict[str, tuple[Any, Any]]
 
+LAYOUTS = ("NXC", "NCX")
 #: {operation: the arrays that a function gets by position}
 OPERANDS = {
     "training": ("src", "gamma", "beta"),
@@ -159,7 +160,7 @@ class Case:
         return np.where(known, bound, np.inf)
 
     def _by_channel(self) -> Any:
-        """The operands as bn_ext._reference.limits takes them."""
+        """The operands as bn_ext.testing._limits takes them."""
         found: dict[str, Any] = {"epsilon": self.epsilon}
         for name, array in self.arrays.items():
             if array is None:
@@ -320,7 +321,7 @@ class Kind:
     relu: bool = False
     add: bool = False
     #: Those of the data that are allowed.
-    dtypes: Sequence[str] = DTYPES
+    dtypes: Sequence[str] = tuple(DTYPES)
     #: Do vectors have the data's dtype? Else that of the arithmetic.
     like_data: bool = False
     #: An operator's results, of which a function returns all.

@@ -5,47 +5,37 @@ import math
 import sys
 from collections.abc import Iterator
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-import bn_ext
-from bn_ext import _core
+from bn_ext import _core, _functions
+from bn_ext._dtypes import DTYPES, Dtype, dtype_of
 from bn_ext._gated import workspace_size
+from bn_ext._runtime import get_isa
+from bn_ext._sums import GradientSums, Statistics
 from bn_ext._typing import DataFormat
 
-__all__ = ["DIGESTS", "DTYPES", "changed_mode", "digests", "known"]
+__all__ = ["DIGESTS", "EXPONENTS", "changed_mode", "digests", "known"]
 
 Array = NDArray[Any]
 Problem = tuple[Array, Array, DataFormat]  # src, diff_dst
 
 
-class Dtype(NamedTuple):
-    """A storage type as bits, what it is computed in, and the exponents of its data: so many that
-    sums are rounded, which reveals the order of additions, but that no product overflows.
-    """
-
-    name: str
-    bits: np.dtype[Any]
-    fraction: int  # its number of bits
-    number: np.dtype[Any]
-    exponents: tuple[int, int]  # the first, and how many
-
-
-DTYPES = {
-    "float32": Dtype("float32", np.dtype("u4"), 23, np.dtype("f4"), (-20, 40)),
-    "float64": Dtype("float64", np.dtype("u8"), 52, np.dtype("f8"), (-40, 80)),
-    "float16": Dtype("float16", np.dtype("u2"), 10, np.dtype("f4"), (-15, 19)),  # -15: subnormals
-    "bfloat16": Dtype("bfloat16", np.dtype("u2"), 7, np.dtype("f4"), (-16, 32)),
-}
+#: The exponents of the data, the first and how many: so many that sums are rounded, which reveals
+#: the order of additions, but that no product overflows.
+EXPONENTS = {
+    "float32": (-20, 40), "float64": (-40, 80), "float16": (-15, 19),  # -15: subnormals
+    "bfloat16": (-16, 32),
+}  # fmt: skip
 
 
 def known_dtypes() -> list[Dtype]:
     """All of DTYPES; without bfloat16 if there is no ml_dtypes."""
     try:
-        import ml_dtypes  # noqa: F401  (NumPy knows the name from then on)
+        dtype_of("bfloat16")
     except ImportError:
         return [dtype for dtype in DTYPES.values() if dtype.name != "bfloat16"]
     return [*DTYPES.values()]
@@ -125,8 +115,8 @@ def _operand(dtype: Dtype, kind: str, given: tuple[int, ...], start: int) -> Arr
         room[-1] = 8
     steps = [math.prod(room[axis + 1 :]) for axis in range(len(room))]
     count = 1 + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
-    bits = (_patched if kind == "exact" else numbers)(dtype, count, start, dtype.exponents)
-    return as_strided(bits.view(np.dtype(dtype.name)), shape, [size * step for step in steps])
+    bits = (_patched if kind == "exact" else numbers)(dtype, count, start, EXPONENTS[dtype.name])
+    return as_strided(bits.view(dtype_of(dtype.name)), shape, [size * step for step in steps])
 
 
 def problems(dtype: Dtype, kinds: str) -> Iterator[Problem]:
@@ -182,8 +172,8 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
     backward = src, other, *forward[1:4]
     training = mode.endswith("training")
     if mode == "exact":  # limbs hold finite terms; flags mark the others
-        moments = bn_ext.Statistics(src, exact=True, **how)
-        for sums in (bn_ext.GradientSums(src, other, mean, exact=True, **how), moments):
+        moments = Statistics(src, exact=True, **how)
+        for sums in (GradientSums(src, other, mean, exact=True, **how), moments):
             yield _core.canonical_state(sums.array)
             yield np.nan_to_num(_core.state_sums(sums.array), nan=0.5)
         found, count = _core.state_statistics(moments.array, moments.dtype)
@@ -196,15 +186,17 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
         half = dst.view(dtype.bits)[..., ::2]
         half[...] = half >> dtype.fraction << dtype.fraction
         options |= {"relu": True, "dst": dst, "is_training": False}
-        yield bn_ext.batch_norm_backward(src, np.ones_like(src), *backward[2:], **options).diff_src
+        yield _functions.batch_norm_backward(
+            src, np.ones_like(src), *backward[2:], **options
+        ).diff_src
     elif mode == "gated":
         workspace = np.full(workspace_size(src.size, src.ndim), 0xA5, np.uint8)
         options |= {"relu": True, "workspace": workspace}
-        yield bn_ext.batch_norm_inference(*forward, **options)
+        yield _functions.batch_norm_inference(*forward, **options)
         yield workspace[: -2 * src.ndim]  # the bits
-        yield from bn_ext.batch_norm_backward(*backward, **options)
+        yield from _functions.batch_norm_backward(*backward, **options)
     elif mode.startswith("double"):
-        yield from bn_ext.batch_norm_double_backward(
+        yield from _functions.batch_norm_double_backward(
             *backward, other[::-1], variance, mean, is_training=training, **options
         )
     elif mode.endswith("forward"):  # first the sums as they are, before anything is rounded
@@ -213,17 +205,17 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
         yield found[:2]
         if mode == "forward":
             out = None, *np.empty((2, channels), dtype.number)
-            yield from bn_ext.batch_norm_training(src, gamma, beta, out=out, **options)
-            yield bn_ext.batch_norm_inference(*forward, src_1=other, relu=True, **options)
+            yield from _functions.batch_norm_training(src, gamma, beta, out=out, **options)
+            yield _functions.batch_norm_inference(*forward, src_1=other, relu=True, **options)
     else:
         yield _core.backward_sums(src, other, mean, **how)[0]
         if mode in ("training", "frozen"):
-            yield from bn_ext.batch_norm_backward(*backward, is_training=training, **options)
+            yield from _functions.batch_norm_backward(*backward, is_training=training, **options)
 
 
 def digests(isa: str, num_threads: int | None = None) -> dict[str, str]:
     """{"dtype mode": digest} at one level."""
-    before, found = bn_ext.get_isa(), dict[str, str]()
+    before, found = get_isa(), dict[str, str]()
     _core.use_isa(isa)
     try:
         for dtype, (kinds, modes) in product(known_dtypes(), MODES.items()):

@@ -1,17 +1,18 @@
 """How far a result may be from the exact one: the bounds of docs/numerics.md, and where they hold.
 
-Each function takes what bn_ext._reference.formulas returned, `want`, and gives bounds on what is
+Each function takes what bn_ext.testing._formulas returned, `want`, and gives bounds on what is
 beyond half an ulp of the result.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from bn_ext._reference import formulas
+from bn_ext._dtypes import DTYPES
+from bn_ext.testing import _formulas as formulas
 
 __all__ = [
-    "DST_PRODUCT", "DST_SHIFT", "FORMATS", "MEAN", "MERGED_MEAN", "SECOND", "SUM", "VARIANCE",
+    "DST_PRODUCT", "DST_SHIFT", "MEAN", "MERGED_MEAN", "SECOND", "SUM", "VARIANCE",
     "arithmetic", "distance", "dst_bound", "forward_holds", "gradient_bounds", "gradient_holds",
     "gradient_open", "half_ulp", "second_bounds", "second_holds", "smallest", "statistics_bounds",
     "sum_bounds", "tops", "unit",
@@ -44,39 +45,23 @@ MERGED_MEAN, MERGED_VARIANCE = 3, 2
 SECOND = {"float32": 30, "float64": 48}
 
 
-class Format(NamedTuple):
-    """What a floating-point type can hold."""
-
-    unit: float  # half the spacing of numbers at 1: the u of the bounds
-    smallest: float  # the smallest positive number
-    largest: float
-
-
-FORMATS = {
-    "float16": Format(2.0**-11, 2.0**-24, 65504.0),
-    "bfloat16": Format(2.0**-8, 2.0**-133, (2 - 2.0**-7) * 2.0**127),
-    "float32": Format(2.0**-24, 2.0**-149, (2 - 2.0**-23) * 2.0**127),
-    "float64": Format(2.0**-53, 2.0**-1074, (2 - 2.0**-52) * 2.0**1023),
-}
-
-
 def arithmetic(name: str) -> str:
     """The type of the arithmetic on data of this dtype."""
-    return "float64" if name == "float64" else "float32"
+    return DTYPES[name].number.name
 
 
 def unit(name: str) -> float:
-    return FORMATS[name].unit
+    return DTYPES[name].unit
 
 
 def half_ulp(values: Any, name: str) -> Any:
     """At least half the spacing of a dtype's numbers around values."""
-    return np.maximum(abs(values) * unit(name), np.longdouble(FORMATS[name].smallest) / 2)
+    return np.maximum(abs(values) * unit(name), np.longdouble(DTYPES[name].smallest) / 2)
 
 
 def smallest(data: str) -> Any:
     """The arithmetic's smallest positive number, as a long double, so that it can be halved."""
-    return np.longdouble(FORMATS[arithmetic(data)].smallest)
+    return np.longdouble(DTYPES[arithmetic(data)].smallest)
 
 
 def distance(got: Any, exact: Any) -> Any:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bn_ext import _core
-from bn_ext._bench.problems import dtype_of
-from bn_ext._reference.cases import TENSORS, Case
-from bn_ext._reference.limits import FORMATS, arithmetic, distance, half_ulp
+from bn_ext._dtypes import DTYPES, dtype_of
+from bn_ext.testing._cases import TENSORS, Case
+from bn_ext.testing._limits import arithmetic, distance, half_ulp
 
 __all__ = ["Finding", "Report", "as_array", "called", "compared", "judged", "run", "said"]
 
@@ -192,18 +192,18 @@ def compared(
         shown = " ".join(_core.shown(result).split())[:40]
         return wrong(f"expected an array, got {shown}: {said(error)}")
     kind = array.dtype.name
-    if kind not in FORMATS and not np.issubdtype(array.dtype, np.floating):
+    if kind not in DTYPES and not np.issubdtype(array.dtype, np.floating):
         return wrong(f"expected floating-point numbers, got {kind}")
     if array.shape != right.shape:
         return wrong(f"expected shape {right.shape}, got {array.shape}")
-    mine, its = FORMATS.get(kind, FORMATS["float64"]), FORMATS[data]  # or a long double
+    mine, its = DTYPES.get(kind, DTYPES["float64"]), DTYPES[data]  # or a long double
     if not narrow and (mine.unit > its.unit or mine.largest < its.largest):
         return wrong(f"expected at least {data}, like the data, got {kind}")
     if not array.size:
         return Finding(case, name, 0.0)
     with _core.DefaultMode():
         got, known = array.astype(np.longdouble), allowed < np.inf
-        if mine.unit > FORMATS[data if name in TENSORS else arithmetic(data)].unit:
+        if mine.unit > DTYPES[data if name in TENSORS else arithmetic(data)].unit:
             allowed = allowed + half_ulp(right, kind)
         share = distance(got, right) / allowed
         alike = (got == right) | (np.isnan(got) & np.isnan(right))

@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 
 from bn_ext import _core
 from bn_ext._names import refuses_other_names
-from bn_ext._reference.cases import OPERANDS, Case, Kind, as_set, standard_cases
-from bn_ext._reference.operators import as_operator
-from bn_ext._reference.report import Finding, Report, run
 from bn_ext._typing import Array, DataFormat
+from bn_ext.testing._cases import OPERANDS, Case, Kind, as_set, standard_cases
+from bn_ext.testing._operators import as_operator
+from bn_ext.testing._report import Finding, Report, run
 
 __all__ = ["Finding", "Report", "check_backward", "check_double_backward", "check_forward"]
 

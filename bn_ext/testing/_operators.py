@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bn_ext import _core
-from bn_ext._reference.cases import OLD, OLD_WEIGHT, OPERANDS, Kind
+from bn_ext.testing._cases import OLD, OLD_WEIGHT, OPERANDS, Kind
 
 __all__ = ["OPERATORS", "PACKAGES", "as_operator"]
 
