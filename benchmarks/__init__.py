@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 # For the reference and the bounds.
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
+sys.path.append(str(Path(__file__).parent.parent / "tests" / "shared"))

@@ -1,6 +1,6 @@
 """Errors of the gradient and of the variance on hostile data, next to peers.
 
-The bounds are those of docs/numerics.md, from tests/bounds.py.
+The bounds are those of docs/numerics.md, from tests/shared/bounds.py.
 """
 
 import csv

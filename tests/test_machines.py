@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from machines import BATCH, OPTIONS, digest, expected, share
-from tree import ROOT, TESTS
+from tree import ROOT, SHARED
 
 import bn_ext
 
@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "howto" / "several_machines.md").read_text()
 BLOCKS = dict(re.findall(r"^```python\n# (\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 HEAD = f"""\
 import sys
-sys.path.insert(0, {str(TESTS)!r})
+sys.path.insert(0, {str(SHARED)!r})
 from machines import *
 {BLOCKS["all"]}"""
 #: Before the results are gathered: this process's part, and after: the digests of the whole.

@@ -8,11 +8,11 @@ import sysconfig
 import numpy as np
 import pytest
 from processes import python, python_code
-from tree import TESTS
+from tree import PROGRAMS
 
 import bn_ext
 
-GUARDED, NO_MEMORY = TESTS / "guarded.py", TESTS / "no_memory.py"
+GUARDED, NO_MEMORY = PROGRAMS / "guarded.py", PROGRAMS / "no_memory.py"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's mprotect")
@@ -39,7 +39,7 @@ def test_guard_pages(isa, caches):
 def test_the_guards_are_there():
     program = f"""
 import sys
-sys.path.insert(0, {str(TESTS)!r})
+sys.path.insert(0, {str(PROGRAMS)!r})
 import guarded
 guarded.Region(1).memory[guarded.PAGE * 2]
 """
@@ -57,7 +57,7 @@ def test_every_allocation_may_fail(tmp_path):
     if compiler is None:
         pytest.skip("no C compiler")
     library = tmp_path / "fail_malloc.so"
-    source = TESTS / "fail_malloc.c"
+    source = PROGRAMS / "fail_malloc.c"
     built = subprocess.run(
         [compiler, "-O1", "-shared", "-fPIC", str(source), "-o", str(library)], capture_output=True
     )

@@ -12,7 +12,7 @@ from cases import in_thread
 from fp_modes import MODES
 from needs import needs_cpus
 from processes import python
-from tree import TESTS
+from tree import PROGRAMS
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -832,7 +832,7 @@ def test_forked_workers_of_a_data_loader():
 
 
 def on_gloo(tmp_path, size, case):
-    done = python(TESTS / "on_gloo.py", size, tmp_path, case)
+    done = python(PROGRAMS / "on_gloo.py", size, tmp_path, case)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return sorted(done.stdout.splitlines())
 

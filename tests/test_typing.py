@@ -10,7 +10,7 @@ import runpy
 
 import pytest
 from processes import printed_by
-from tree import ROOT, TESTS
+from tree import PROGRAMS, ROOT
 
 import bn_ext
 
@@ -73,7 +73,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 def test_typical_uses_run_and_wrong_ones_are_refused():
     """The functions refuse what type checkers must refuse in typical_uses.py."""
-    wrong = runpy.run_path(str(TESTS / "typical_uses.py"))["WRONG"]
+    wrong = runpy.run_path(str(PROGRAMS / "typical_uses.py"))["WRONG"]
     assert len(wrong) > 20
     for number, call in enumerate(wrong):
         print(f"WRONG[{number}]")

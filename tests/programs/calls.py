@@ -17,7 +17,7 @@ import numpy as np
 import bn_ext
 from bn_ext import _core
 
-sys.path.append(str(Path(__file__).parent.parent))
+sys.path.append(str(Path(__file__).parent.parent / "shared"))
 warnings.simplefilter("ignore")  # CPython warns of forking with threads: that is the point
 
 

@@ -3,17 +3,21 @@
 If no error is raised, the bits are right. No call keeps a block.
 Run by test_memory.py with fail_malloc.c preloaded:
 
-    LD_PRELOAD=fail_malloc.so PYTHONMALLOC=malloc python tests/no_memory.py
+    LD_PRELOAD=fail_malloc.so PYTHONMALLOC=malloc python tests/programs/no_memory.py
 """
 
 import ctypes
 import functools
+import sys
+from pathlib import Path
 
-import members
 import numpy as np
-from cases import DATA_DTYPES
 
 import bn_ext
+
+sys.path.append(str(Path(__file__).parent.parent / "shared"))
+import members
+from cases import DATA_DTYPES
 
 library = ctypes.CDLL(None)
 library.fail_after.argtypes = [ctypes.c_long]

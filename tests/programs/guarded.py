@@ -3,7 +3,7 @@
 Run by test_memory.py in a process of its own, one per instruction-set level: reading or
 writing one byte too many kills the process.
 
-    python tests/guarded.py v4 0 0     the level, and cache sizes
+    python tests/programs/guarded.py v4 0 0     the level, and cache sizes
 """
 
 import ctypes
@@ -11,12 +11,15 @@ import functools
 import itertools
 import mmap
 import sys
+from pathlib import Path
 
 import numpy as np
-from cases import DATA_DTYPES, dtype
-from members import calls, problem
 
 from bn_ext import _core
+
+sys.path.append(str(Path(__file__).parent.parent / "shared"))
+from cases import DATA_DTYPES, dtype
+from members import calls, problem
 
 PAGE = mmap.PAGESIZE
 

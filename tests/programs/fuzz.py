@@ -1,7 +1,7 @@
 """Random problems for some time: the bits must be the plainest call's, and memory must stay flat.
 
-    python tests/fuzz.py 600        from one thread, at random levels and with random cache sizes
-    python tests/fuzz.py 600 4      from four threads at once
+    python tests/programs/fuzz.py 600    from one thread, at random levels, with random cache sizes
+    python tests/programs/fuzz.py 600 4  from four threads at once
 
 Arrays lie anyhow in memory. The plainest call gets dense copies in src's order of axes, at the
 lowest level, on one thread. No other byte may change. Run by the jobs
@@ -17,13 +17,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import members
 import numpy as np
-from cases import DATA_DTYPES, FORMATS, full_order, placed
-from members import MEMBERS
 
 import bn_ext
 from bn_ext import _core
+
+sys.path.append(str(Path(__file__).parent.parent / "shared"))
+import members
+from cases import DATA_DTYPES, FORMATS, full_order, placed
+from members import MEMBERS
 
 #: Resident memory may grow by this much after the first tenth: malloc's arenas, not a leak.
 SLACK = 48 << 20

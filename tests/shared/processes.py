@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tree import TESTS
+from tree import PROGRAMS
 
 
 def python(*arguments, cwd=None, timeout=120, **environment):
@@ -48,7 +48,7 @@ def run(program, function, *arguments, **environment):
 
     The test is skipped if the function needs libgomp, and bn_ext has another runtime.
     """
-    path, given = TESTS / "programs" / f"{program}.py", json.dumps(arguments)
+    path, given = PROGRAMS / f"{program}.py", json.dumps(arguments)
     found = json.loads(printed(python(path, function, given, **environment)).splitlines()[-1])
     if found == "no libgomp":
         pytest.skip("not linked against libgomp")

@@ -1,8 +1,8 @@
 """Break the package in one place at a time; the suite must fail each time.
 
-    python -P tests/mutate.py                          all of mutants.txt
-    python -P tests/mutate.py pool.c "gamma dropped"   rows whose file or words contain a PART
-    python -P tests/mutate.py --list                   is each row's place found? runs nothing
+    python -P tests/mutants/mutate.py                    all of mutants.txt
+    python -P tests/mutants/mutate.py pool.c "in place"  rows whose file or words contain a PART
+    python -P tests/mutants/mutate.py --list             is each row's place found? runs nothing
 
 Run in an environment that has what the tests need, in a git clone. Each mutant is built in a copy
 of the tree. First come the checks of the row's heading (`verify` or test files), then the fast
@@ -24,8 +24,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-TABLE = ROOT / "tests" / "mutants.txt"
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = Path(__file__).parent / "mutants.txt"
 
 FAST = ["-m", "quick"]
 REST = ["--slow", "--ignore=tests/test_example.py"]

@@ -3,8 +3,9 @@
 import importlib.util
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
+PROGRAMS, SHARED = TESTS / "programs", TESTS / "shared"
 
 
 def load(path):
