@@ -180,7 +180,7 @@ def adapt(app, page, source):
         listed = "\n".join(f"{title} <{name}>" for title, name in links)
         source[0] += f"\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
     source[0] = re.sub(r"^\[\w+\]\(\.\./(\w+\.md)\)$", whole_file, source[0], flags=re.MULTILINE)
-    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):  # of which the site has pages
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):  # of which the site has pages
         source[0] = source[0].replace(f"](../{name}", f"]({name.lower()}")
     if public:
         source[0] = re.sub(r"\]\((\.\./)+examples/", f"]({sources}/examples/", source[0])
