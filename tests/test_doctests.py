@@ -94,11 +94,6 @@ def test_limits_by_threadpoolctl():
     assert run(block, "threads.md")
 
 
-def test_a_layer_gives_what_torchs_gives():
-    pytest.importorskip("torch")
-    assert run((ROOT / "docs" / "howto" / "coming_from.md").read_text(), "coming_from.md")
-
-
 def test_the_readme_can_be_read_in_five_minutes():
     assert PAGES[0].read_text().count("\n") <= 100
 
@@ -142,15 +137,47 @@ def test_the_step_of_the_readme(capsys):
     assert not names["norm"].training
 
 
-def test_the_calls_of_a_layer_beside_torchs():
-    """The column of bn_ext runs from top to bottom."""
-    text = (ROOT / "docs" / "howto" / "coming_from.md").read_text()
-    src, diff_dst = np.random.default_rng(0).standard_normal((2, 8, 10, 5, 5))
-    names = {"bn_ext": bn_ext, "src": src, "diff_dst": diff_dst}
-    for line in re.findall(r"^\| [a-zA-Z; ]+ \| `(.*?)` \|", text, re.MULTILINE):
+FROM_OTHERS = (ROOT / "docs" / "howto" / "coming_from.md").read_text()
+
+
+def test_a_layer_gives_what_cs231n_has():
+    """The page's program, beside the formulas of that course."""
+    names = {}
+    for line in re.findall(r"^>>> (.*)", FROM_OTHERS, re.MULTILINE)[:9]:
         exec(line, names)
-    assert {"diff_src", "state"} <= names.keys()
-    assert names["norm"].relu
+    x, dout = names["x"], names["dout"]
+    mean, var = x.mean(axis=0), x.var(axis=0)
+    xhat = (x - mean) / np.sqrt(var + 1e-5)
+    dgamma, dbeta = (dout * xhat).sum(axis=0), dout.sum(axis=0)
+    dx = (dout - dbeta / len(x) - xhat * dgamma / len(x)) / np.sqrt(var + 1e-5)
+    tested = (x - 0.1 * mean) / np.sqrt(0.1 * var + 1e-5)  # running = 0.9 * 0 + 0.1 * batch
+    wanted = {"out": xhat, "dx": dx, "dgamma": dgamma, "dbeta": dbeta, "tested": tested}
+    for name, array in wanted.items():
+        np.testing.assert_allclose(names[name], array, rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+def test_the_calls_of_a_layer_beside_torchs():
+    """The columns of bn_ext and torch run from top to bottom, and give the same."""
+    rows = re.findall(r"^\| [a-zA-Z; ]+ \| `(.*?)` \| `(.*?)`", FROM_OTHERS, re.MULTILINE)
+    src, diff_dst = np.random.default_rng(0).standard_normal((2, 8, 10, 5, 5), np.float32)
+    ours = {"bn_ext": bn_ext, "src": src, "diff_dst": diff_dst}
+    for line, _ in rows:
+        exec(line, ours)
+    assert {"diff_src", "state"} <= ours.keys()
+    assert ours["norm"].relu
+    torch = pytest.importorskip("torch")
+    theirs = {"nn": torch.nn, "src": torch.tensor(src, requires_grad=True)}
+    theirs["diff_dst"] = torch.tensor(diff_dst)
+    for _, line in rows:
+        exec(line, theirs)
+    for name in ("dst", "diff_src"):
+        np.testing.assert_allclose(ours[name], theirs[name].detach(), atol=1e-5)
+    for name in ("values", "grads"):
+        for a, b in zip(ours[name], theirs[name], strict=True):
+            np.testing.assert_allclose(a, b.detach(), rtol=1e-4, atol=1e-4)
+    assert ours["state"].keys() == theirs["state"].keys()
+    for name, array in ours["state"].items():
+        np.testing.assert_allclose(array, theirs["state"][name], atol=1e-6)
 
 
 #: Peers in docs/figures.csv that return new arrays, and one that writes to given ones.
