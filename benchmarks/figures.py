@@ -208,27 +208,28 @@ def draw(found, path):
 
 
 def draw_rows(found, path):
-    """Draw the multiples of the floor: a panel per layout and dtype, a group of bars per shape."""
-    kinds = {}
-    for r in found:
-        kinds.setdefault((r["layout"], r["dtype"]), []).append(r)
-    names = [n for n in TIMES if n != FLOOR and any(n in r["medians"] for r in found)]
-    size = 11, 2.6 * len(kinds) + 0.6
-    with pages.picture(path, rows=len(kinds), size=size, dpi=90) as (figure, axes):
-        for panel, (kind, mine) in zip(axes[:, 0], kinds.items(), strict=True):
-            for k, name in enumerate(names):
-                heights = [r["medians"].get(name, math.nan) / floor(r) for r in mine]
-                places = [i + (k - len(names) / 2) * 0.8 / len(names) for i in range(len(mine))]
-                panel.bar(places, heights, 0.8 / len(names), label=name, align="edge")
-            panel.axhline(1, color=pages.GREY, linewidth=0.8)
-            panel.set_yscale("log")
-            panel.set_xticks(range(len(mine)), [r["shape"] for r in mine], fontsize=8)
-            panel.set_ylabel("times the floor")
-            panel.set_title("gradient, {}, {}".format(*kind), fontsize=10)
-        bars = axes[0, 0].get_legend_handles_labels()
-        figure.legend(
-            *bars, loc="outside lower center", ncols=len(names), fontsize=8, frameon=False
-        )
+    """Draw the multiples of the floor: a panel per layout, a row per package, a dot per shape."""
+    layouts, dtypes = (dict.fromkeys(r[name] for r in found) for name in ("layout", "dtype"))
+    measured = {name for r in found for name in r["medians"]}
+    names = [n for n in TIMES if n in measured - {FLOOR, TWO_PASSES, OTHER_LAYOUT}]
+    size = 4.3, 2.7 * len(layouts)
+    with pages.picture(path, rows=len(layouts), size=size, dpi=150) as (figure, axes):
+        for panel, layout in zip(axes[:, 0], layouts, strict=True):
+            for shift, dtype in zip((-0.18, 0.18), dtypes, strict=True):
+                dots = [
+                    (r["medians"][name] / floor(r), at + shift)
+                    for r in found
+                    for at, name in enumerate(names)
+                    if (r["layout"], r["dtype"]) == (layout, dtype) and name in r["medians"]
+                ]
+                panel.plot(*zip(*dots, strict=True), "o", markersize=4, alpha=0.6, label=dtype)
+            panel.axvline(1, color=pages.GREY, linewidth=0.8)
+            panel.set(xscale="log", xlim=(0.25, 500))
+            panel.xaxis.set_major_formatter("{x:g}")
+            panel.set_yticks(range(len(names)), names)
+            panel.invert_yaxis()
+            panel.set_title(f"gradient, {layout}: times the floor", fontsize=11)
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
 
 
 def report(options):

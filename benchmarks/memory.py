@@ -45,17 +45,18 @@ def steps():
 def report(options):
     """Draw the sizes with each limit of what is kept."""
     path = pages.ROOT / "docs" / "howto" / "memory.png"
-    with pages.picture(path, columns=3, size=(9, 2.2), dpi=90) as (_, axes):
-        for panel, (title, limit) in zip(axes[0], LIMITS.items(), strict=True):
+    with pages.picture(path, rows=3, size=(4.3, 5.4), dpi=150) as (figure, axes):
+        for panel, (title, limit) in zip(axes[:, 0], LIMITS.items(), strict=True):
             bn_ext.keep_memory(0)  # releases what the previous run left
             bn_ext.keep_memory(limit)
             sizes = list(steps())
             calls, taken = range(len(sizes)), [r - o for r, o in sizes]
             panel.fill_between(calls, [r for r, _ in sizes], color="#cfd8e0", label="offered")
             panel.fill_between(calls, taken, color="#1f6fb2", label="in use or held")
-            panel.set(xlabel="call", ylabel="MiB", ylim=(0, 700))
-            panel.set_title(f"kept: {title}", fontsize=9)
+            panel.set(ylabel="MiB", ylim=(0, 700))
+            panel.set_title(f"kept: {title}", fontsize=11)
             (resident, offered), most = sizes[-1], max(sizes)[0]
             print(f"{title}: at most {most:.0f} MiB resident, {resident:.0f} at the end, "
                   f"{offered:.0f} of it offered")  # fmt: skip
-        axes[0, 1].legend(fontsize=8)
+        axes[-1, 0].set_xlabel("call")
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)

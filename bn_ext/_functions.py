@@ -101,7 +101,7 @@ def batch_norm_training(
         As for `batch_norm_backward`.
     exact : bool, optional
         If True, the sums are exact and rounded once. The bits of the result then depend on the
-        values alone, and data in parts gives the same bits (see `Statistics`). A call takes 1.4 to
+        values alone, and data in parts gives the same bits (see `Statistics`). A call takes 1.9 to
         6 times as long, with few elements per channel about 40 times.
 
     Returns
@@ -363,7 +363,7 @@ def batch_norm_backward(
         array.
     exact : bool, optional
         If True, the sums are exact and rounded once. The bits of the result then depend on the
-        values alone, and data in parts gives the same bits (see `GradientSums`). A call takes 1.1
+        values alone, and data in parts gives the same bits (see `GradientSums`). A call takes 1.6
         to 8 times as long, with few elements per channel about 30 times.
 
     Returns

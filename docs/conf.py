@@ -29,7 +29,6 @@ extensions = [
     "sphinx.ext.intersphinx",
     "sphinx.ext.linkcode",
     "sphinx_copybutton",
-    "sphinx_design",
     "sphinx-mathjax-offline",
 ]
 # autosummary writes its pages in the first of these.
@@ -40,12 +39,13 @@ nitpick_ignore = [("py:obj", "bn_ext"), ("py:obj", "bn_ext.specs")]
 # Docstrings name torch's functions; its pages are not looked up.
 nitpick_ignore_regex = [("py:obj", r"torch\..*")]
 
-myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_merge_streams = True
+NOTEBOOK = "---\nfile_format: mystnb\nkernelspec:\n  name: python3\n---\n"
 os.environ["MATPLOTLIBRC"] = str(HERE / "matplotlibrc")  # of the pages' kernels
 
 autosummary_generate = True
@@ -115,8 +115,10 @@ html_context = {
     "default_mode": "auto",  # light or dark, as the reader's system is
 }
 # Pages without others beside them.
-ALONE = ["index", "which_call", "cheat_sheet", "tutorial", "installation", "layer", "examples"]
-html_sidebars = {page: [] for page in [*ALONE, "troubleshooting", "glossary"]}
+ALONE = ["index", "which_call", "tutorial", "installation", "layer", "examples", "troubleshooting"]
+html_sidebars = {page: [] for page in ALONE}
+#: Pages whose lists of links are the table of contents.
+CONTENTS = ["index", "howto/index", "background", "project"]
 
 
 def linkcode_resolve(domain, info):
@@ -157,10 +159,28 @@ def write_versions(app, error):
     Path(app.outdir, "_static", "versions.json").write_text(json.dumps(listed))
 
 
+def whole_file(link):
+    """The text of a file of the repository, without its title, in the place of a link to it."""
+    text = (HERE.parent / link[1]).read_text().partition("\n")[2]
+    text = re.sub(r"\]\((?!https?:|#)", "](../", text).replace("](../docs/", "](")
+    return re.sub(r"\]\(([\w/]+)/\)", r"](\1/index.md)", text)
+
+
 def adapt(app, page, source):
-    """Hide the blank line that ends an example for doctest; link what is in the repository."""
+    """Make the site's page of plain Markdown, which a code host shows as it is."""
+    # The blank line that ends an example is for doctest.
     source[0] = source[0].replace("\n\n```\n", "\n```\n")
-    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):  # of which the site has pages
+    if source[0].startswith("<!-- notebook -->\n"):  # its code runs, so its output is shown twice
+        text = re.sub(r"^```text\n.*?^```\n", "", source[0], flags=re.MULTILINE | re.DOTALL)
+        text = text.replace("```python\n", "```{code-cell} python\n")
+        name = page.rpartition("/")[2]
+        source[0] = f"{NOTEBOOK}{text}\n\nThis page as a notebook: {{nb-download}}`{name}.ipynb`.\n"
+    if page in CONTENTS:
+        links = re.findall(r"^- \[(.*?)\]\((.*?)\.md\)", source[0], re.MULTILINE)
+        listed = "\n".join(f"{title} <{name}>" for title, name in links)
+        source[0] += f"\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
+    source[0] = re.sub(r"^\[\w+\]\(\.\./(\w+\.md)\)$", whole_file, source[0], flags=re.MULTILINE)
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):  # of which the site has pages
         source[0] = source[0].replace(f"](../{name}", f"]({name.lower()}")
     if public:
         source[0] = re.sub(r"\]\((\.\./)+examples/", f"]({sources}/examples/", source[0])

@@ -37,7 +37,7 @@ DTYPES = {
 }
 # Keeps gradients of a mean loss clear of float16's subnormals.
 LOSS_SCALE = 4096.0
-DIGITS = 14  # in the picture
+DIGITS = 2, 7  # rows and columns in the picture
 
 
 # ---- the gradient of batch normalization, two ways ----------------------------------
@@ -336,11 +336,12 @@ def train(
 
 def plot(history, title, path):
     """Some digits and their predictions; the accuracy, and the cost of the gradient."""
-    figure = Figure(figsize=(11, 5.5), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=[1, 2.4])
-    above.suptitle(title)
+    figure = Figure(figsize=(4.3, 6.8), layout="constrained")  # for the width of a phone
+    above, below = figure.subfigures(2, 1, height_ratios=[1, 2.2])
+    above.suptitle(title, fontsize=11)
     shown = zip(history.images, history.labels, history.predictions, strict=True)
-    for panel, (image, label, prediction) in zip(above.subplots(1, DIGITS), shown, strict=False):
+    panels = above.subplots(*DIGITS).flat
+    for panel, (image, label, prediction) in zip(panels, shown, strict=False):
         panel.imshow(image, cmap="gray_r")
         right = label == prediction
         panel.set_title(
@@ -349,10 +350,11 @@ def plot(history, title, path):
         )  # fmt: skip
         panel.axis("off")
 
-    accuracy, cost = below.subplots(1, 2, width_ratios=[1, 1.5])
+    accuracy, cost = below.subplots(2, 1, height_ratios=[1, 1.5])
     epochs = np.arange(1, len(history.losses) + 1)
     accuracy.plot(epochs, 100 * np.array(history.accuracies), ".-", color="C7")
-    accuracy.set(xlabel="epoch", title="test accuracy, %")
+    accuracy.set_xlabel("epoch")
+    accuracy.set_title("test accuracy, %", fontsize=11)
 
     times = history.clock.milliseconds()
     rows = np.arange(len(DTYPES))
@@ -365,9 +367,9 @@ def plot(history, title, path):
     cost.margins(x=0.15)
     cost.set_yticks(rows, DTYPES)
     cost.invert_yaxis()
-    cost.set(xlabel="ms (logarithmic)", title="gradient of batch normalization, per step")
-    below.legend(*cost.get_legend_handles_labels(), loc="outside lower right", ncols=2)
-    figure.savefig(path, dpi=120)
+    cost.set_title("gradient of batch normalization, ms per step", fontsize=11)
+    below.legend(*cost.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.savefig(path, dpi=150)
 
 
 def report(history, dtype):

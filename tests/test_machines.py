@@ -2,11 +2,13 @@
 
 import importlib.util
 import os
+import pickle
 import re
 import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from machines import BATCH, OPTIONS, digest, expected, share
 from tree import ROOT, SHARED
@@ -90,8 +92,9 @@ def test_dask(tmp_path):
 def test_torch(tmp_path):
     pytest.importorskip("torch")
     text = (
-        "from torch import distributed, multiprocessing as mp\n"
+        "from torch import multiprocessing as mp\n"
         "def rank(number, address):\n"
+        " from torch import distributed\n"
         " distributed.init_process_group('gloo', init_method=address, rank=number, world_size=2)\n"
         " src, _ = share(number, 2)\n"
     )
@@ -124,6 +127,25 @@ def test_the_example_prints_the_digest_that_the_docs_have(command, words):
     digests = re.findall(r"^\d \w+: ([0-9a-f]{16})$", page + found.stdout, re.MULTILINE)
     assert len(digests) == 3
     assert len({*digests}) == 1
+
+
+@pytest.mark.parametrize("row", ["plain", "exact, normally distributed data", "exact, at most"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_part_sends_what_the_page_says(row, dtype):
+    cells = re.search(rf"^\| {row} \|(.*)\|(.*)\|$", PAGE, re.MULTILINE).groups()
+    exact, channels = row != "plain", 2000
+    for samples in (4, 1000):
+        data = np.random.default_rng(0).standard_normal((2, samples, channels)).astype(dtype)
+        parts = [bn_ext.Statistics(data[0], exact=exact)]
+        parts += [bn_ext.GradientSums(*data, parts[0].mean, exact=exact)]
+        for cell, part in zip(cells, parts, strict=True):
+            sent = len(pickle.dumps(part))
+            if row == "exact, at most":
+                sent = part.array.nbytes + (part.mean.nbytes if part is parts[1] else 0)
+            ordinary, _, of_float64 = cell.partition(" (float64: ")
+            said = of_float64 if of_float64 and dtype == "float64" else ordinary
+            least, *_, most = [int(number) for number in re.findall(r"\d+", said)] * 2
+            assert least <= round(sent / channels) <= most, part
 
 
 def test_more_ranks_than_samples_are_parts_too():
