@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,60 +93,51 @@ class Case:
         largest error is 0 where NaN or Inf is right; Inf in a channel that comes near overflow:
         nothing can be said of it.
         """
-        kind, data = self.kind, self.data
-        forward = kind.operation in ("training", "inference")
-        how: dict[str, Any] = {"epsilon": self.epsilon, "axis": self.axis, "wide": np.longdouble}
-        if forward:
-            how |= {"src_1": self.more.get("src_1"), "relu": kind.relu}
-        else:
-            how["is_training"] = kind.is_training
+        rule = RULES[self.kind.operation]
+        how = {"epsilon": self.epsilon, "axis": self.axis, "wide": np.longdouble}
         with _core.DefaultMode():
-            if "dst" in self.more:
-                how["gate"] = ~(self.more["dst"] <= 0)
-            formula = getattr(formulas, f"batch_norm_{kind.operation}")
-            want: Any = formula(*self.arrays.values(), **how)
-            p = self._by_channel()
-            if forward:
-                from_batch = kind.operation == "training"
-                bounds = limits.statistics_bounds(want, data) if from_batch else {}
-                how = {"from_batch": from_batch, "added": kind.add}
-                bounds["dst"] = limits.dst_bound(want, data, self.axis, **how)
-                known = limits.forward_holds(p, want, self.axis, data)
-            elif kind.operation == "backward":
-                bounds = limits.gradient_bounds(want, data, is_training=kind.is_training)
-                bounds["diff_src_1"] = 0.0
-                known = limits.gradient_holds(p, want, data)
-            else:
-                bounds = limits.second_bounds(want, data)
-                known = limits.second_holds(p, want, data)
-            # Then right results are not finite either; but diff_diff_* times Inf: nobody says what.
-            finite = np.isfinite if kind.operation != "double_backward" else lambda a: a == a
-            known |= ~finite(want.scale if forward else limits.rstd_of(p))
-            more = (formulas.by_channel(a, self.axis) for a in self.more.values())
-            for a in (*vars(p).values(), *more):
-                if np.ndim(a):
-                    known |= ~finite(a.astype(np.longdouble)).reshape(len(a), -1).all(axis=1)
-            if kind.operation == "backward":
-                known &= ~limits.gradient_open(p, data)
-            values = want._asdict()
+            want: Any = rule.formula(*self.arrays.values(), **how, **rule.options(self))
+            values, bounds = want._asdict(), rule.bounds(want, self)
+            known = self._known(want)
             if "running_mean" in self.results:
-                m, u = p.src.shape[1], limits.unit(limits.arithmetic(data))
-                for name, old in OLD.items():
-                    batch, bound = values[name], bounds.get(name, 0.0)
-                    if kind.operation == "training":
-                        share, old = np.longdouble(1 - OLD_WEIGHT), OLD_WEIGHT * old
-                        if kind.unbiased and name == "variance":
-                            share *= m / np.longdouble(max(m - 1, 1))
-                        bound = share * bound + 4 * u * (old + share * abs(batch))
-                        batch = old + share * batch
-                    values[f"running_{name}"], bounds[f"running_{name}"] = batch, bound
+                self._update(values, bounds)
             names = [name for name in self.results if name in bounds]
-            if forward and not self.src.size:
+            if rule.forward and not self.src.size:
                 names = ["dst"]  # specifications differ in what the statistics are
             return {
                 name: (values[name], self._limit(name, values[name], bounds[name], known))
                 for name in names
             }
+
+    def _known(self, want: Any) -> Any:
+        """(C,): Can anything be said of a channel?"""
+        rule, p = RULES[self.kind.operation], self._by_channel()
+        # If not all is finite, neither are right results; but diff_diff_* times Inf: nobody says
+        # what.
+        finite = np.isfinite if self.kind.operation != "double_backward" else lambda a: a == a
+        known = rule.holds(p, want, self) | ~finite(
+            want.scale if rule.forward else limits.rstd_of(p)
+        )
+        more = (formulas.by_channel(a, self.axis) for a in self.more.values())
+        for a in (*vars(p).values(), *more):
+            if np.ndim(a):
+                known |= ~finite(a.astype(np.longdouble)).reshape(len(a), -1).all(axis=1)
+        if self.kind.operation == "backward":
+            known &= ~limits.gradient_open(p, self.data)
+        return known
+
+    def _update(self, values: dict[str, Any], bounds: dict[str, Any]) -> None:
+        """Add an operator's running statistics."""
+        m, u = self.src.size // self.src.shape[self.axis], limits.unit(limits.arithmetic(self.data))
+        for name, old in OLD.items():
+            batch, bound = values[name], bounds.get(name, 0.0)
+            if self.kind.operation == "training":
+                share, old = np.longdouble(1 - OLD_WEIGHT), OLD_WEIGHT * old
+                if self.kind.unbiased and name == "variance":
+                    share *= m / np.longdouble(max(m - 1, 1))
+                bound = share * bound + 4 * u * (old + share * abs(batch))
+                batch = old + share * batch
+            values[f"running_{name}"], bounds[f"running_{name}"] = batch, bound
 
     def _limit(self, name: str, right: Any, bound: Any, known: Any) -> Any:
         """The bound with the result's last rounding, if that is not part of it."""
@@ -167,6 +158,61 @@ class Case:
                 array = np.full(self.src.shape[self.axis], float(name == "gamma"))
             found[name] = formulas.by_channel(array, self.axis) if name in TENSORS else array
         return SimpleNamespace(**found)
+
+
+class Rule(NamedTuple):
+    """What is right for an operation, and how far off a result may be."""
+
+    formula: Callable[..., Any]
+    #: What it is given besides arrays and epsilon.
+    options: Callable[[Case], dict[str, Any]]
+    #: {result: a bound}, of what the formula returned.
+    bounds: Callable[[Any, Case], dict[str, Any]]
+    #: (C,), of operands by channel: do the bounds hold?
+    holds: Callable[[Any, Any, Case], Any]
+    forward: bool = False
+
+
+def _added(case: Case) -> dict[str, Any]:
+    return {"src_1": case.more.get("src_1"), "relu": case.kind.relu}
+
+
+def _gated(case: Case) -> dict[str, Any]:
+    gate = {"gate": ~(case.more["dst"] <= 0)} if "dst" in case.more else {}
+    return {"is_training": case.kind.is_training, **gate}
+
+
+def _of_dst(want: Any, case: Case) -> dict[str, Any]:
+    from_batch = case.kind.operation == "training"
+    how = {"from_batch": from_batch, "added": case.kind.add}
+    return {"dst": limits.dst_bound(want, case.data, case.axis, **how)}
+
+
+def _forward_holds(p: Any, want: Any, case: Case) -> Any:
+    return limits.forward_holds(p, want, case.axis, case.data)
+
+
+RULES = {
+    "training": Rule(
+        formulas.batch_norm_training, _added,
+        lambda want, case: limits.statistics_bounds(want, case.data) | _of_dst(want, case),
+        _forward_holds, forward=True,
+    ),
+    "inference": Rule(formulas.batch_norm_inference, _added, _of_dst, _forward_holds, forward=True),
+    "backward": Rule(
+        formulas.batch_norm_backward, _gated,
+        lambda want, case: {
+            **limits.gradient_bounds(want, case.data, is_training=case.kind.is_training),
+            "diff_src_1": 0.0,
+        },
+        lambda p, want, case: limits.gradient_holds(p, want, case.data),
+    ),
+    "double_backward": Rule(
+        formulas.batch_norm_double_backward, _gated,
+        lambda want, case: limits.second_bounds(want, case.data),
+        lambda p, want, case: limits.second_holds(p, want, case.data),
+    ),
+}  # fmt: skip
 
 
 # ---- data ----------------------------------------------------------------------------
