@@ -5,7 +5,7 @@ import time
 
 import bn_ext
 from bn_ext import _verify
-from bn_ext._runtime import _spelled
+from bn_ext._runtime import spelled
 
 __all__ = ["VERIFY", "verify"]
 
@@ -26,8 +26,8 @@ def wrong() -> str:
         found = _verify.digests(isa)
         if found != known:
             differ, right = dict(found.items() - known.items()), dict(known.items() - found.items())
-            return f"{_spelled(isa)}: digests of whole calls: {differ}, expected {right}"
-        print(f"{_spelled(isa):>15}: {len(found)} digests correct{missing}", flush=True)
+            return f"{spelled(isa)}: digests of whole calls: {differ}, expected {right}"
+        print(f"{spelled(isa):>15}: {len(found)} digests correct{missing}", flush=True)
     return ""
 
 
