@@ -154,9 +154,7 @@ def hardening():
     """
     if sys.platform == "win32":
         return [], []
-    # Wheels must load with older C libraries as well.
     compiler = ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
-    compiler += ["-DBN_OLD_SYMBOLS"]
     linker = ["-Wl,-z,relro,-z,now"] if sys.platform == "linux" else []
     if linker and MACHINE in X86:
         # The linker marks a feature only if all objects are marked for it, and Debian's crti.o

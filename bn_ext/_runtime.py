@@ -103,7 +103,7 @@ def available_isas() -> tuple[str, ...]:
     return _core.available_isas()
 
 
-def _spelled(isa: str) -> str:
+def spelled(isa: str) -> str:
     """A level with its instruction set: ``v4 (AVX-512)``."""
     import platform
 
@@ -209,61 +209,49 @@ def _read_environment() -> tuple[str | None, int]:
     return name, _default_kept()
 
 
-def _group_limits(
-    controller: str, unified: list[str], legacy: list[str], cgroups: str, membership: str
-) -> list[list[str]]:
-    """The words of the files `unified` or `legacy`, for each of the process's control groups.
+def _group_limits(file: str, cgroups: str, membership: str) -> list[list[str]]:
+    """The words of this file, for each of the process's control groups (of Linux's version 2).
 
     Every group up to the root may set a limit.
     """
-    found = []
-    lines = (line.split(":", 2) for line in _read(membership).splitlines())
-    for _, controllers, group in (line for line in lines if len(line) == 3):
-        if controllers == "":
-            root, files = cgroups, unified
-        elif controller in controllers.split(","):
-            root, files = f"{cgroups}/{controllers}", legacy
-        else:
-            continue
-        # A container may see only its own group, mounted as the root; then most files are missing.
-        names = group.strip("/").split("/")
-        for folder in {"/".join([root, *names[:k]]) for k in range(len(names) + 1)}:
-            found.append([word for name in files for word in _read(f"{folder}/{name}").split()])
-    return found
+    group = re.search("^0::(.*)", _read(membership), re.MULTILINE)
+    if not group:
+        return []
+    # A container may see only its own group, mounted as the root; then most files are missing.
+    names = group[1].strip("/").split("/")
+    folders = {"/".join([cgroups, *names[:k]]) for k in range(len(names) + 1)}
+    return [_read(f"{folder}/{file}").split() for folder in folders]
 
 
 def _cpu_quota(
     cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup"
 ) -> int | None:
     """Whole CPUs that the process's control groups allow it, at least 1; None: no limit."""
-    legacy = ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
     limits = [
         int(words[0]) / int(words[1])
-        for words in _group_limits("cpu", ["cpu.max"], legacy, cgroups, membership)
-        if len(words) == 2 and words[0] not in ("max", "-1")
+        for words in _group_limits("cpu.max", cgroups, membership)
+        if len(words) == 2 and words[0] != "max"
     ]
     return max(1, int(min(limits) + 0.5)) if limits else None
 
 
 def _cache_sizes() -> tuple[int, int]:
     """Bytes of a core's second-level cache, and of our share of the last-level cache."""
-    sizes = []
-    for level in (2, 3):
-        # Linux's own files come first: on a virtual machine, sysconf gave ten times the L3 size.
-        text = _read(f"/sys/devices/system/cpu/cpu0/cache/index{level}/size")
-        found = re.match(r"([0-9]+)([KM]?)", text)
+    sizes = {2: 1 << 20, 3: 16 << 20}  # of common servers, if the system does not tell
+    for level, usual in sizes.items():
         name = f"SC_LEVEL{level}_CACHE_SIZE"
-        if found:
-            sizes.append(int(found[1]) << {"": 0, "K": 10, "M": 20}[found[2]])
-        else:
-            sizes.append(os.sysconf(name) if name in getattr(os, "sysconf_names", ()) else 0)
-    # If the system does not tell: sizes of common servers.
-    l2 = sizes[0] if sizes[0] > 0 else 1 << 20
-    last_level = sizes[1] if sizes[1] > 0 else 16 << 20
+        known = name in getattr(os, "sysconf_names", ())
+        sizes[level] = max(0, os.sysconf(name) if known else 0) or usual
+    # Linux's own files say better: on a virtual machine, sysconf gave ten times the L3 size.
+    for index in range(8):
+        folder = f"/sys/devices/system/cpu/cpu0/cache/index{index}"
+        text = " ".join(_read(f"{folder}/{name}").strip() for name in ("level", "size"))
+        if found := re.fullmatch("([23]) ([1-9][0-9]*)([KM]?)", text):
+            sizes[int(found[1])] = int(found[2]) << {"": 0, "K": 10, "M": 20}[found[3]]
     # A virtual machine of two CPUs may report 480 MiB, which it shares with a hundred others. Few
     # processors have more than 16 MiB for each core.
     ours = (16 << 20) * (os.cpu_count() or 1)
-    return l2, max(l2, min(last_level, ours))
+    return sizes[2], max(sizes[2], min(sizes[3], ours))
 
 
 def _memory(cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup") -> int:
@@ -277,9 +265,7 @@ def _memory(cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgrou
     limits += [address_space] if address_space != resource.RLIM_INFINITY else []
     limits += [
         int(words[0])
-        for words in _group_limits(
-            "memory", ["memory.max"], ["memory.limit_in_bytes"], cgroups, membership
-        )
+        for words in _group_limits("memory.max", cgroups, membership)
         if len(words) == 1 and words[0] != "max"
     ]
     return max(0, min(limits))
@@ -298,29 +284,17 @@ def _threads_set_by(threads: int) -> str:
         return "the build, which has no OpenMP (docs/installation.md says how to get it)"
     if _core.fork_limits():
         return "the fork of this process (a copied OpenMP pool would hang)"
-    # Python before 3.13 does not know process_cpu_count.
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if threads == _QUOTA and (cpus is None or threads < cpus):
-        return "the container's CPU quota"
-    if threads == cpus:
-        return "the number of CPUs that this process may use"
-    if os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip() == str(threads):
-        return "OMP_NUM_THREADS"
-    return "OpenMP's current limit (omp_set_num_threads, threadpoolctl)"
-
-
-def _stack_bytes() -> int:
-    """The largest stack that the environment sets for OpenMP's threads; 0: the system's choice.
-
-    One of less than 64 KiB is too small for some calls, so it counts as too large to be had.
-    """
-    most = 0
-    for name, unit in ("OMP_STACKSIZE", "k"), ("GOMP_STACKSIZE", "k"), ("KMP_STACKSIZE", "b"):
-        found = re.match(r"\s*([0-9]+)\s*([bkmgt]?)", os.environ.get(name, "").lower())
-        if found:
-            size = int(found[1][:20]) << 10 * "bkmgt".index(found[2] or unit)
-            most = max(most, sys.maxsize if 0 < size < 64 << 10 else size)
-    return min(most, sys.maxsize)
+    varies = os.environ.get("OMP_DYNAMIC", "").strip().lower() in ("true", "1")
+    fewer = ", or fewer (OMP_DYNAMIC)" if varies else ""
+    if threads == _core.cpus():
+        return "the number of CPUs that this process may use" + fewer
+    if threads == _QUOTA:
+        return "the container's CPU quota" + fewer
+    needed = {"OMP_NUM_THREADS": threads, "OMP_THREAD_LIMIT": threads, "OMP_MAX_ACTIVE_LEVELS": 0}
+    for name, value in needed.items():
+        if os.environ.get(name, "").partition(",")[0].strip() == str(value):
+            return name + fewer
+    return "OpenMP's current limit (omp_set_num_threads, threadpoolctl)" + fewer
 
 
 def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:
@@ -376,8 +350,8 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     }
     if mode == "dicts":
         return config
-    levels = tuple(map(_spelled, available_isas()))
-    shown = {**config, "isa": _spelled(get_isa()), "available_isas": levels}
+    levels = tuple(map(spelled, available_isas()))
+    shown = {**config, "isa": spelled(get_isa()), "available_isas": levels}
     width = max(map(len, shown))
     for key, value in shown.items():
         print(
@@ -392,5 +366,4 @@ _FORCED_ISA, _KEPT_BY_DEFAULT = _read_environment()
 keep_memory()
 _QUOTA = _cpu_quota()
 _core.set_threads_limit(_QUOTA or 0)
-_core.set_stack_bytes(_stack_bytes())
 _core.set_cache_sizes(*_cache_sizes())

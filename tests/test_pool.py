@@ -1,18 +1,60 @@
-"""OpenMP's threads: if some cannot be started, a call goes on with those that can; forks."""
+"""OpenMP's threads: a call goes on with those that can be started; late teams; forks."""
+
+import shutil
+import subprocess
 
 import pytest
-from needs import needs_fork, needs_libgomp, needs_linux, needs_openmp
+from needs import needs_cpus, needs_fork, needs_libgomp, needs_linux, needs_openmp
 from processes import run
+from tree import ROOT, TESTS
 
 from bn_ext import _core
 
 pytestmark = [needs_openmp, needs_linux]
 
 
-@pytest.mark.parametrize(("limit", "used"), [(5, [5, 5, 2]), (1, [1, 1, 1]), (0, [1, 1, 1])])
+@pytest.fixture(scope="module")
+def teams(tmp_path_factory):
+    """The library of teams.c."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        pytest.skip("no C compiler")
+    library = str(tmp_path_factory.mktemp("teams") / "teams.so")
+    source = ROOT / "src_c"
+    parts = [source / name for name in ("threads/pool.c", "threads/openmp.c", "base/machine.c")]
+    flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", "-fopenmp", "-Wl,--wrap=pthread_create"]
+    command = [compiler, *flags, f"-I{source}", TESTS / "teams.c", *parts, "-o", library]
+    subprocess.run(command, check=True)
+    return library
+
+
+# ---- threads that can be started ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "used"), [(14, [8, 8, 2]), (7, [4, 4, 2]), (1, [1, 1, 1]), (0, [1, 1, 1])]
+)
 def test_a_limit_on_threads(limit, used):
-    """Besides the caller's, a call uses all but one of the threads that can be started."""
+    """Besides the caller's, a call uses at most half of the threads that can be started."""
     assert run("pool", "limited", limit, 8, 8, 2) == used
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "most"),
+    [
+        ({}, [8], 14),  # as many as shall be started, and as many as a reserve
+        ({"OMP_DYNAMIC": "true"}, [8], 14),
+        ({"OMP_THREAD_LIMIT": "1"}, [8], 0),
+        ({"OMP_THREAD_LIMIT": "2"}, [8], 2),
+        ({"OMP_MAX_ACTIVE_LEVELS": "0"}, [8], 0),
+        ({}, [8, "within a region"], 0),
+        ({}, [8, None, 3], 4),  # of which the last fails
+        ({}, [8, None, 0], 1),
+    ],
+)
+def test_threads_are_tried_once(teams, environment, arguments, most):
+    """Also if the runtime then delivers fewer, or the system refuses some."""
+    assert run("teams", "started", teams, *arguments, **environment) == most
 
 
 def test_what_a_pool_has_is_not_asked_for_again():
@@ -27,31 +69,21 @@ def test_a_limit_on_address_space():
 @pytest.mark.parametrize(
     ("variable", "size", "threads"),
     [
-        ("OMP_STACKSIZE", "4000g", 1),
-        ("OMP_STACKSIZE", " 4000 G", 1),
-        ("OMP_STACKSIZE", "9" * 19, 1),
-        ("GOMP_STACKSIZE", "4000000M", 1),
         ("OMP_STACKSIZE", "16", 1),  # KiB; people mean megabytes
-        ("OMP_STACKSIZE", "17K", 1),
-        ("GOMP_STACKSIZE", "16", 1),
-        ("OMP_STACKSIZE", "64", 4),
+        ("OMP_STACKSIZE", "+17K", 1),
+        ("GOMP_STACKSIZE", "32k", 1),
         ("OMP_STACKSIZE", "1M", 4),
         ("OMP_STACKSIZE", "much", 4),
-        ("OMP_STACKSIZE", "0", 4),
-        ("KMP_STACKSIZE", "64", 1),  # bytes, not KiB
-        ("KMP_STACKSIZE", "65536", 4),
-        ("KMP_STACKSIZE", "64k", 4),
-        ("KMP_STACKSIZE", "4000g", 1),
     ],
 )
-def test_the_stack_that_threads_shall_have(variable, size, threads):
-    """Threads with less than 64 KiB might not have enough, so they are not asked for."""
-    assert run("pool", "limited", 100, 4, **{variable: size}) == [threads]
+def test_a_thread_whose_stack_is_too_small_takes_no_work(variable, size, threads):
+    assert run("pool", "limited", 100, 4, 4, **{variable: size}) == [threads] * 2
 
 
+@needs_libgomp
 def test_all_calls_on_the_smallest_stack_in_use():
     pytest.importorskip("ml_dtypes")
-    assert run("pool", "every_function", BN_EXT_ISA=None, OMP_STACKSIZE="64") == 4
+    assert run("pool", "every_function", BN_EXT_ISA=None, OMP_STACKSIZE="40") == 4
 
 
 def test_callers_that_start_together_under_a_limit():
@@ -67,13 +99,54 @@ def test_a_call_that_fails_gives_back_its_share():
     assert threads == min(_core.default_threads(), 34)  # all that the call is worth
 
 
-@pytest.mark.parametrize("within", [False, True])
-def test_regions_of_others_have_threads_of_their_own(within):
-    """A call within a region uses no threads of the caller's pool, and the pool gets none of the
-    region's. The runtime must not be asked for more threads than allowed: it would end the process.
-    """
-    found = run("pool", "within_and_without", within)
-    assert found == ([4, 1, 4] if within else [2, 4, 2])
+def test_a_pool_that_has_shrunk_asks_again():
+    """Libgomp has ended two threads, which cannot be started again."""
+    assert run("pool", "shrunk") == [4, 2, 2]
+
+
+def test_a_call_in_a_region_of_others_uses_one_thread():
+    """It would have no threads of the caller's pool, but new ones. The pool stays as it was."""
+    assert run("pool", "around_a_region") == [4, 1, 4]
+
+
+# ---- teams that do not pay ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("patience", "given", "learnt"),
+    [
+        # start, now, worked and came: two threads would have taken as long one after the other
+        (4, (8, 10, 1, 2), (0, 4)),
+        (16, (8, 10, 1.5, 2), (0, 8)),
+        (4, (8, 10, 2, 1), (0, 4)),
+        # late by 1/32 s and 1/64 s
+        (4, (8, 8.0625, 0.03125, 1), (0.125, 8)),
+        (32, (8, 8.03125, 0.015625, 1), (0.5, 64)),
+        (64, (8, 8.03125, 0.0234375, 1), (0.5, 64)),
+        # a process that was stopped, or a machine that slept
+        (4, (8, 1008, 1, 2), (1, 8)),
+    ],
+)
+def test_what_a_thread_learns_of_a_team(teams, patience, given, learnt):
+    assert run("teams", "learnt", teams, patience, *given) == [*learnt]
+
+
+@needs_cpus
+def test_calls_run_alone_after_a_late_team(teams):
+    """For a second at most, unless they name a number of threads."""
+    before, alone, two, later = run("teams", "after_a_late_team", teams)
+    assert before > 1
+    assert (alone, two) == (1, 2)
+    assert later == before
+
+
+def test_time_does_not_go_back(teams):
+    """It is not the wall clock's, which NTP or a resumed machine sets."""
+    before, ours, after = run("teams", "clocks", teams)
+    assert before <= ours <= after
+
+
+# ---- forks ----------------------------------------------------------------------------------
 
 
 @needs_libgomp  # children have one thread with others

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -73,9 +74,11 @@ def test_gil_is_released(rng, case):
 
 @needs_openmp
 @pytest.mark.parametrize(
-    ("shape", "data_format", "worth"),
+    ("shape", "data_format", "gradient"),
     [
         ((100, 64), "NXC", 1),
+        ((1_245, 49), "NXC", 1),
+        ((1_255, 49), "NXC", 1),  # and a double backward on two
         ((1_995, 49), "NXC", 1),
         ((2_005, 49), "NXC", 2),
         ((1, 10_900), "NXC", 1),  # a channel counts as eight more elements
@@ -86,17 +89,28 @@ def test_gil_is_released(rng, case):
         ((24_576, 49), "NXC", 24),
     ],
 )
-def test_threads_that_a_call_is_worth(rng, shape, data_format, worth):
+def test_threads_that_a_call_is_worth(rng, shape, data_format, gradient):
+    """By the rule of docs/howto/threads.md."""
     p = Problem(rng, shape, data_format)
-    assert threads_used(p, data_format=data_format) == min(_core.default_threads(), worth)
+    options = {"epsilon": 1, "data_format": data_format}
+    calls = {
+        5: lambda: bn_ext.batch_norm_backward(p.src, p.diff_dst, *p.vectors(), **options),
+        2: lambda: bn_ext.batch_norm_inference(p.src, p.mean, p.variance, **options),
+        8: lambda: bn_ext.batch_norm_double_backward(
+            p.src, p.diff_dst, *p.vectors(), p.diff_dst, **options
+        ),
+    }
 
-    def inference():
-        bn_ext.batch_norm_inference(p.src, p.mean, p.variance, epsilon=1, data_format=data_format)
+    def threads_of(call):
+        call()
         return _core.last_call()["threads"]
 
-    # Inference has two streams, a gradient five.
-    half = {24: 9, 8: 3}.get(worth, 1)
-    assert in_thread(inference) == min(_core.default_threads(), half)
+    of_channel = {"NXC": 8, "NCX": 64}[data_format]
+    for passes, call in calls.items():
+        worth = passes * p.src.size / 5 + of_channel * len(p.mean)
+        threads = max(1, worth // 49152)
+        assert passes != 5 or threads == gradient
+        assert in_thread(partial(threads_of, call)) == min(_core.default_threads(), threads)
 
 
 @needs_openmp
@@ -150,17 +164,6 @@ def test_threadpoolctl_lists_the_pool():
     known, ours = run("threads", "pools")
     assert ours
     assert known == ours
-
-
-@needs_openmp
-@needs_cpus
-@needs_linux
-def test_calls_run_alone_while_teams_do_not_pay():
-    """A thread of the team comes late while other work keeps its CPU; later, it is back."""
-    before, beside, after = run("threads", "beside_other_work")
-    assert before == 2
-    assert beside > 0.5
-    assert after == 2
 
 
 # ---- many callers, other pools ------------------------------------------------------

@@ -33,7 +33,7 @@ from bn_ext._cli.usage import (
     writing,
 )
 from bn_ext._dtypes import DTYPES, dtype_of
-from bn_ext._runtime import _spelled
+from bn_ext._runtime import spelled
 
 __all__ = ["BENCH", "WORDS", "add_options", "bench", "measured"]
 
@@ -156,7 +156,7 @@ def demand_what_it_needs(options: argparse.Namespace) -> None:
 def report(rows: list[Row], facts: dict[str, Any], options: argparse.Namespace) -> None:
     """The table, and the file that was asked for."""
     config = facts["config"]
-    title = f"{config['processor']}, {_spelled(config['isa'])}"
+    title = f"{config['processor']}, {spelled(config['isa'])}"
     title += f", bn_ext {config['version']}, {facts['date']}"
     shown = list(dict.fromkeys(name for r in rows for name in r["medians"] if name != "bn_ext"))
     stream = sys.stderr if options.json == "-" else sys.stdout

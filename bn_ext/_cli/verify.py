@@ -4,7 +4,7 @@ import argparse
 import time
 
 from bn_ext._cli import whole_calls
-from bn_ext._runtime import _spelled, available_isas
+from bn_ext._runtime import available_isas, spelled
 from bn_ext._version import __version__
 
 __all__ = ["VERIFY", "verify"]
@@ -26,8 +26,8 @@ def wrong() -> str:
         found = whole_calls.digests(isa)
         if found != known:
             differ, right = dict(found.items() - known.items()), dict(known.items() - found.items())
-            return f"{_spelled(isa)}: digests of whole calls: {differ}, expected {right}"
-        print(f"{_spelled(isa):>15}: {len(found)} digests correct{missing}", flush=True)
+            return f"{spelled(isa)}: digests of whole calls: {differ}, expected {right}"
+        print(f"{spelled(isa):>15}: {len(found)} digests correct{missing}", flush=True)
     return ""
 
 

@@ -98,8 +98,8 @@ cdef extern from "arrays/gates.h" nogil:
 cdef extern from "base/machine.h" nogil:
     cpdef void set_threads_limit "bn_set_threads_limit"(int threads)
     cpdef int default_threads "bn_default_threads"()
+    cpdef int cpus "bn_cpus"()
     cpdef c_bool has_openmp "bn_has_openmp"()
-    cpdef void set_stack_bytes "bn_set_stack_bytes"(int64_t bytes)  # of OpenMP's threads
     cpdef c_bool fork_limits "bn_fork_limits"()
     int64_t bn_l2_bytes()
     int64_t bn_last_level_bytes()

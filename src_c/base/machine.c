@@ -1,4 +1,4 @@
-/* machine.c: CPUs, caches and forks. */
+/* machine.c: forks, CPUs, time and caches. */
 #include "base/machine.h"
 
 #include <stdatomic.h>
@@ -7,9 +7,17 @@
 
 #ifdef _OPENMP
 #include <omp.h>
+#else
+#define omp_get_num_procs()         1
+#define omp_get_max_threads()       1
+#define omp_get_thread_limit()      1
+#define omp_get_max_active_levels() 1
+#define omp_get_level()             0
+#define omp_get_wtime()             0
 #endif
 #ifndef _WIN32
 #include <pthread.h>
+#include <time.h>
 #endif
 
 /* ---- forks --------------------------------------------------------------- */
@@ -55,24 +63,33 @@ bool bn_has_openmp(void) {
 #endif
 }
 
+int bn_cpus(void) {
+    return omp_get_num_procs();
+}
+
+int bn_most_threads(void) {
+    const bool one = bn_fork_limits() || omp_get_level() > 0 || omp_get_max_active_levels() < 1;
+    return one ? 1 : omp_get_thread_limit();
+}
+
 int bn_default_threads(void) {
-    int64_t threads = 1;
-#ifdef _OPENMP
-    if (!bn_fork_limits())
-        threads = at_most(omp_get_num_procs(), omp_get_max_threads());
-#endif
     const int limit = atomic_load(&threads_limit);
+    int64_t threads = bn_most_threads();
+    if (threads > 1)
+        threads = at_most(threads, at_most(omp_get_num_procs(), omp_get_max_threads()));
     return (int)at_least(limit > 0 ? at_most(threads, limit) : threads, 1);
 }
 
-static atomic_llong stack_bytes;
+/* ---- time ---------------------------------------------------------------- */
 
-int64_t bn_stack_bytes(void) {
-    return atomic_load(&stack_bytes);
-}
-
-void bn_set_stack_bytes(int64_t bytes) {
-    atomic_store(&stack_bytes, bytes);
+double bn_seconds(void) {
+#ifdef _WIN32
+    return omp_get_wtime(); /* QueryPerformanceCounter; elsewhere, it may be the wall clock */
+#else
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#endif
 }
 
 /* ---- caches -------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* machine.h: CPUs and caches. They decide which thread works when, but never a result. */
+/* machine.h: CPUs, time and caches. They decide which thread works when, but never a result. */
 #ifndef BN_MACHINE_H
 #define BN_MACHINE_H
 
@@ -7,16 +7,19 @@
 
 /* ---- CPUs ---------------------------------------------------------------- */
 
-int bn_default_threads(void);           /* the most that num_threads = 0 may use now */
-void bn_set_threads_limit(int threads); /* in addition to OpenMP's own limit; 0: none */
+int bn_most_threads(void);              /* that any num_threads may use now */
+int bn_default_threads(void);           /* that num_threads = 0 may use now */
+void bn_set_threads_limit(int threads); /* of default threads, besides OpenMP's own; 0: none */
+int bn_cpus(void);                      /* that OpenMP may use */
 bool bn_has_openmp(void);
-/* The stack that the environment sets for OpenMP's threads; 0: the system's choice. */
-int64_t bn_stack_bytes(void);
-void bn_set_stack_bytes(int64_t bytes);
 /* Must we use one thread, because the process that forked us had a team of OpenMP's threads? A fork
  * copies what the runtime knows of them, but not the threads: it would wait for them forever. */
 bool bn_fork_limits(void);
 void bn_has_team(void); /* to be called before the first team exists */
+
+/* ---- time ---------------------------------------------------------------- */
+
+double bn_seconds(void); /* of a clock that nobody can set back */
 
 /* ---- caches, in bytes; Python asks the system ------------------------------- */
 

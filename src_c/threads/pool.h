@@ -20,8 +20,18 @@ void bn_leave(int threads);
 typedef void bn_team_work(void *argument, int me);
 void bn_run_team(int threads, bn_team_work *work, void *argument);
 
-/* Is a team likely to pay? False for a while after one of the calling thread's did not. */
-bool bn_team_pays(void);
+/* What this thread has learnt of its teams: until when its calls run alone, and how much longer
+ * than the next late team idles. */
+typedef struct {
+    double alone_until; /* as bn_seconds tells it */
+    int patience;
+} bn_lesson;
+extern _Thread_local bn_lesson bn_learnt;
+
+/* What one learns of a team that took from `start` until `now`, in which the caller worked for
+ * `worked` seconds, and `came` threads had begun by the time that the caller was done. The caller
+ * alone would have taken about as long as they worked. */
+bn_lesson bn_learn(bn_lesson before, double now, double start, double worked, int came);
 
 /* Call work(argument, i) once for each piece i, on as many threads as the elements are worth; an
  * element counts as one of a gradient. */

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import bn_ext
 from bn_ext._cli import whole_calls
-from bn_ext._runtime import _spelled
+from bn_ext._runtime import spelled
 
 sys.path.append(str(Path(__file__).parent.parent))
 from oracle.dtypes import DTYPES
@@ -45,7 +45,7 @@ def main() -> int:
         except WrongBitsError as error:
             print(f"WRONG (seed {seed}): {error}")
             return 1
-        print(f"{_spelled(isa):>15}: {runs} kernel runs of {name} correct", flush=True)
+        print(f"{spelled(isa):>15}: {runs} kernel runs of {name} correct", flush=True)
     print("every bit as promised")
     return 0
 

@@ -52,11 +52,6 @@ def most(k, calls=50):
     return max(call(40_000, num_threads=k) for _ in range(calls))
 
 
-def tasks():
-    """The system's numbers of this process's threads."""
-    return {int(name) for name in os.listdir("/proc/self/task")}
-
-
 @contextlib.contextmanager
 def callers(work, count, forever=False):
     """Run work() in `count` more threads: once, or until the block ends."""

@@ -71,21 +71,24 @@ def failed():
     return errors, in_thread(used)
 
 
-def within_and_without(within):
-    """Threads of calls outside a region of others, within it, and outside again."""
+def shrunk():
+    """Threads of calls of which the last cannot start any, after one that needed fewer."""
+    used = [call(4000, num_threads=4), call(4000, num_threads=2)]
+    return used + limited(0, 4)
+
+
+def around_a_region():
+    """Threads of calls before, in and after a region of others, which cannot start any."""
     used = []
     libgomp().omp_set_max_active_levels(2)
 
-    def use(threads):
-        used.append(call(4000, num_threads=threads))
+    def use():
+        used.append(call(4000, num_threads=4))
 
-    use(4 if within else 2)
-    if within:
-        allow(0)
-    region(1, lambda: use(4))
-    if not within:
-        allow(0)
-    use(4)
+    use()
+    allow(0)
+    region(1, use)
+    use()
     return used
 
 

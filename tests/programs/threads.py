@@ -4,13 +4,11 @@ test_fp_mode.py.
 
 import multiprocessing
 import os
-import subprocess
-import sys
 import threading
 from importlib import import_module
 
 import numpy as np
-from calls import call, in_child, main, region, tasks
+from calls import call, in_child, main, region
 from fp_modes import fp_mode, fp_mode_in_effect
 
 import bn_ext
@@ -53,39 +51,6 @@ def of_a_forkserver():
 
 def in_a_forkservers_child():
     return max(call(40_000, num_threads=2) for _ in range(50)), _core.fork_limits()
-
-
-def beside_other_work():
-    """Threads of a call; the share of calls on one thread beside other work; threads afterwards.
-
-    The other work is on the CPU of the team's second thread, which gives way to it.
-    """
-    x, v = np.ones((4096, 64), np.float32), np.ones(64, np.float32)
-
-    def once():
-        bn_ext.batch_norm_backward(x, x, v, v, epsilon=1)
-        return _core.last_call()["threads"]
-
-    def team_comes_back():
-        return next((2 for _ in range(10**6) if once() == 2), 1)
-
-    existing, before = tasks(), team_comes_back()
-    (second,) = tasks() - existing
-    cpu = max(os.sched_getaffinity(0))
-    os.sched_setaffinity(second, {cpu})
-    os.setpriority(os.PRIO_PROCESS, second, 10)
-    spin = f"""
-import os, time
-os.sched_setaffinity(0, {{{cpu}}})
-end = time.monotonic() + 60  # it must not outlive a test that is killed
-while time.monotonic() < end: pass
-"""
-    with subprocess.Popen([sys.executable, "-c", spin]) as busy:
-        used = []
-        while used.count(2) < 5:
-            used.append(once())
-        busy.kill()
-    return before, used.count(1) / len(used), team_comes_back()
 
 
 # ---- orders of work ---------------------------------------------------------------------
