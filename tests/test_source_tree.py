@@ -84,6 +84,18 @@ def test_an_installed_package_without_its_core(clone):
     assert printed.splitlines()[-1].startswith(f"ImportError: bn_ext in {clone} has no compiled")
 
 
+def test_a_package_in_a_zip(clone):
+    """Such as of zipapp, or Spark's py-files; the compiled part is there."""
+    path = clone / "app.zip"
+    shutil.make_archive(clone / "app", "zip", clone, "bn_ext")
+    done = python(
+        "-c", f"import sys; sys.path.insert(0, {str(path)!r}); import bn_ext", cwd=clone / "src_c"
+    )
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: bn_ext in {path}: compiled modules cannot be imported from a zip; unpack it"
+    )
+
+
 def test_other_missing_modules_keep_their_names(clone):
     """An import that fails within the core does not count as a missing core."""
     core_of(clone).unlink()

@@ -1,6 +1,7 @@
 """The commands, their options, and their exit status (EXIT)."""
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -17,9 +18,9 @@ from bn_ext._cli.verify import VERIFY, verify
 __all__ = ["main"]
 
 EXIT = """Exit status: 0 on success; 1 if verify found a wrong bit, or check a wrong result; 2 for
-wrong usage (with no command, this help is printed), a missing package, a file that cannot be read
-or written or too little memory; 130 if interrupted, or if the reader of the output closed the
-pipe."""
+wrong usage (with no command, this help is printed), a missing package, a file or an output that
+cannot be read or written, or too little memory; 130 if interrupted, or if the reader of the output
+closed the pipe."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -69,14 +70,25 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; return the exit status."""
-    top, name = parser(), "bn-ext"
+    name = "bn-ext"
+    if sys.stdout is None:
+        print(f"{name}: standard output is closed", file=sys.stderr)
+        return 2
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what it cannot encode, as stderr shows it
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        options = top.parse_args(arguments)
-        if options.command is None:
-            top.print_help(sys.stderr)
-            return 2
-        name += f" {options.command}"
-        status: int = options.run(options)
+        top = parser()
+        try:
+            options = top.parse_args(arguments)
+        except SystemExit as end:  # help or an error was printed
+            status = int(end.code or 0)
+        else:
+            if options.command is None:
+                top.print_help(sys.stderr)
+                status = 2
+            else:
+                name += f" {options.command}"
+                status = options.run(options)
         sys.stdout.flush()
         return status
     except UsageError as error:

@@ -70,7 +70,8 @@ def writing(option: str, path: Path) -> Iterator[None]:
     except BrokenPipeError:  # has an exit status of its own
         raise
     except OSError as error:
-        raise UsageError(f"{option} {path}: cannot be written ({error.strerror})") from None
+        why = error.strerror or error
+        raise UsageError(f"{option} {path}: cannot be written ({why})") from None
 
 
 def demand_writable(option: str, path: Path) -> None:
