@@ -55,9 +55,8 @@ def test_help_names_every_command_and_exit_status(capsys):
         (["bench", "--seconds", "soon"], "expected a number of seconds, more than 0, got 'soon'"),
         (["bench", "--threads", "two"], "expected a whole number, 1 or more, got 'two'"),
         (["bench", "--threads", "0"], "expected a whole number, 1 or more, got '0'"),
-        (["bench", "--json", "no/such/folder/x.json"], "No such file or directory"),
-        (["bench", "--json", "."], "--json .: cannot be written (Is a directory)"),
-        (["bench", "--json", "x" * 300], "File name too long"),
+        (["cases", f"{__file__}/x"], "x: cannot be written (Not a directory)"),
+        (["cases", "x" * 300], "File name too long"),
         (["info", "--with", "no_such_module"], "--with no_such_module: cannot be imported"),
         (["info", "--with", ""], "--with '': cannot be imported (Empty module name)"),
         (["info", "--with", ".."], "--with ..: cannot be imported"),
@@ -139,9 +138,7 @@ def test_an_output_that_cannot_be_written(tmp_path, command, to, said, unbuffere
     line, environment = f'"$0" "$@" {to}', {"PYTHONUNBUFFERED": unbuffered}
     status, _, err = ended(tmp_path, line, command, **environment)
     assert status == 2
-    *progress, last = err.splitlines()
-    assert re.fullmatch(rf"bn-ext( {command})?: {re.escape(said)}", last)
-    assert len(progress) == (command == "bench" and to != ">&-")
+    assert re.fullmatch(rf"bn-ext( {command})?: {re.escape(said)}\n", err)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs names of files that are any bytes")
@@ -182,7 +179,7 @@ def test_no_memory_and_no_disk_are_sentences(capsys, monkeypatch, error, message
     monkeypatch.setattr(bench, "row", fail)
     status, _, err = run(capsys, "bench", "--shapes", "4x4")
     assert status == 2
-    assert err.endswith(f"\n0 of 1 rows were measured\nbn-ext bench: {message}\n")
+    assert err == f"bn-ext bench: {message}\n"
 
 
 # ---- info -------------------------------------------------------------------

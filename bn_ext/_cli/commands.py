@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import bn_ext
-from bn_ext._bench.peers import PEERS
 from bn_ext._cli.bench import BENCH, WORDS, add_options, bench
 from bn_ext._cli.info import INFO, info
 from bn_ext._cli.reference import CASES, CHECK, add_kinds, cases, check
@@ -48,13 +47,9 @@ def parser() -> argparse.ArgumentParser:
     add_command(verify, same, description=VERIFY)
 
     add = add_command(
-        bench, "time bn_ext on this CPU, next to NumPy and torch", description=BENCH, epilog=WORDS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    add_options(add, PEERS)
-    add("--json", metavar="FILE",
-        help="write the measurements to FILE as JSON; with -, to standard output, and the table "
-        "to standard error")  # fmt: skip
+        bench, "time bn_ext on this CPU, next to NumPy and torch", description=BENCH, epilog=WORDS
+    )
+    add_options(add)
 
     add = add_command(cases, "write cases for kernels of your own as files", description=CASES)
     add("folder", metavar="DIR", help="where to write them")
