@@ -15,6 +15,7 @@ setup.py and the command read these environment variables:
     BN_EXT_BUILD_ISAS   levels to build, such as "baseline,v3"; default: all of the machine
     BN_EXT_OPENMP       0: one thread; 1: OpenMP's; default: 1 on Linux, 0 elsewhere
     BN_EXT_WERROR       1: more warnings than usual, each an error
+    MAX_JOBS            compilers at once; default: one for each CPU that the process may use
 """
 
 import argparse
@@ -29,8 +30,9 @@ import sys
 import sysconfig
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent / "src_c"
@@ -75,9 +77,10 @@ LET_IN = re.compile(
     r"|export-dynamic|warn-\w+|no-keep-memory|dead_strip\w*|headerpad\w*)(=[^,]*)?))+"
 )
 # The same, with a value as the next word. Compilers read more flags from a word that begins with @.
-LET_IN_WITH_VALUE = {"-B", "-D", "-I", "-L", "-U", "-l", "-arch", "-idirafter", "-iquote"}
-LET_IN_WITH_VALUE |= {"-isysroot", "-isystem", "-target", "-undefined", "--sysroot"}
-VALUE = re.compile(r"[^-@:].*")
+LET_IN_WITH_VALUE = re.compile(
+    r"-([BDILUl]|arch|idirafter|iquote|isysroot|isystem|target|undefined|-sysroot)\n[^-@:].*"
+    r"|-Wl,--?(z|rpath(-link)?|soname|install_name)\n-Wl,(@(rpath|\w+_path)|[^-@,])[^,]*"
+)
 #: Flags that were left out, and named.
 SAID = set()
 # Python's own flags make signed integers wrap, which hides from compilers how addresses relate.
@@ -220,29 +223,56 @@ def harmless(command):
         word = words.popleft()
         if LET_IN.fullmatch(word):
             kept.append(word)
-        elif word in LET_IN_WITH_VALUE and words and VALUE.fullmatch(words[0]):
+        elif words and LET_IN_WITH_VALUE.fullmatch(f"{word}\n{words[0]}"):
             kept += word, words.popleft()
         else:
             left_out.append(word)
     new = [word for word in dict.fromkeys(left_out) if word not in SAID]
     if new:
         SAID.update(new)
-        print(f"flags left out, as they may change bits: {shlex.join(new)}", file=sys.stderr)
+        say(f"flags left out, as they may change bits: {shlex.join(new)}")
     return kept
 
 
 @contextmanager
 def alone(folder):
-    """Wait, but not on Windows, until no other build is at work in a folder. A process that ends
-    gives up its lock.
+    """Wait until no other build is at work in a folder, if its file system has locks (not on
+    Windows). A process that ends gives up its lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as file:
         if sys.platform != "win32":
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(OSError):  # Lustre and some NFS have none
+                fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def say(text):
+    """Tell how far the build is; `pip install -v` shows it."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def cpus(cgroups=Path("/sys/fs/cgroup"), membership=Path("/proc/self/cgroup")):
+    """How many CPUs this process may use: those of its affinity, or its control groups' quota."""
+    affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
+    found = len(affinity(0))
+    with suppress(OSError):
+        group = cgroups / membership.read_text().partition("0::/")[2].partition("\n")[0]
+        for folder in (group, *group.parents):  # a container may see its own group as the root
+            with suppress(OSError, ValueError):  # no file, or no limit
+                quota, period = map(int, (folder / "cpu.max").read_text().split())
+                found = max(1, min(found, round(quota / period)))
+    return found
+
+
+def jobs():
+    """How many compilers run at once."""
+    asked = os.environ.get("MAX_JOBS", "")
+    if asked and not (asked.isdecimal() and int(asked)):
+        raise SystemExit(f"MAX_JOBS: expected a whole number, 1 or more, got {asked!r}")
+    return int(asked or cpus())
 
 
 def compile_units(built, out, compiler, flags, database=None):
@@ -261,27 +291,32 @@ def compile_units(built, out, compiler, flags, database=None):
         command = [*compiler, *unit.flags, *flags, "-MMD", "-MF", str(out / f"{unit.name}.d")]
         return [*command, "-c", str(unit.path), "-o", str(out / f"{unit.name}.o")]
 
-    def make(unit):
-        made, sources, stamp = (out / f"{unit.name}.{kind}" for kind in ("o", "d", "command"))
-        command = command_of(unit)
+    def files_of(unit):
+        return [out / f"{unit.name}.{kind}" for kind in ("o", "d", "command")]
 
-        def state():
-            """The command, and a digest of each text that it read; nothing if one is missing."""
-            try:
-                # In make's syntax: the object, a colon, and its sources.
-                needed = shlex.split(sources.read_text().replace("\\\n", " "))[1:]
-                # Digests, not times, because Cython writes the same text again and again.
-                digests = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in needed]
-            except (OSError, ValueError):  # nothing compiled yet, or a name that shlex cannot read
-                return ""
-            return "\n".join([shlex.join(command), *digests])
+    def state(unit):
+        """The command, and a digest of each text that it read; nothing if one is missing."""
+        _, sources, _ = files_of(unit)
+        try:
+            # In make's syntax: the object, a colon, and its sources.
+            needed = shlex.split(sources.read_text().replace("\\\n", " "))[1:]
+            # Digests, not times, because Cython writes the same text again and again.
+            digests = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in needed]
+        except (OSError, ValueError):  # nothing compiled yet, or a name that shlex cannot read
+            return ""
+        return "\n".join([shlex.join(command_of(unit)), *digests])
 
+    def is_new(unit):
+        made, _, stamp = files_of(unit)
         kept = stamp.read_text() if made.is_file() and stamp.is_file() else ""
-        if not kept or kept != state():
-            stamp.unlink(missing_ok=True)
-            subprocess.run(command, check=True)
-            stamp.write_text(state())
-        return made
+        return not kept or kept != state(unit)
+
+    def make(unit):
+        *_, stamp = files_of(unit)
+        stamp.unlink(missing_ok=True)
+        subprocess.run(command_of(unit), check=True)
+        stamp.write_text(state(unit))
+        say(f"{next(done)} of {len(new)} compiled: {unit.name}")
 
     if database:
         here = os.getcwd()
@@ -290,8 +325,12 @@ def compile_units(built, out, compiler, flags, database=None):
             for unit in built
         ]
         database.write_text(json.dumps(entries, indent=1) + "\n")
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(make, built))
+    done, new, most = count(1), [unit for unit in built if is_new(unit)], jobs()
+    if new:
+        say(f"compiling {len(new)} files, {most} at once; all take one to five minutes on two CPUs")
+    with ThreadPoolExecutor(most) as pool:
+        list(pool.map(make, new))
+    return [files_of(unit)[0] for unit in built]
 
 
 def main():

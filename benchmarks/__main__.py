@@ -11,22 +11,27 @@
     python -m benchmarks --report networks                 steps of networks in torch: docs/howto
     python -m benchmarks --report numpy_networks           in NumPy: docs/figures.md
 
-Problems, timing and table are those of `bn-ext bench`. The floor is a loop that reads and writes
-what the operation must, and nothing else, on one thread or on all, whichever is faster. With
-BN_EXT_ISA=v3, torch, oneDNN and JAX are also limited to AVX2; NumPy and TensorFlow are not. oneDNN
-is PyPI's onednn-devel if that is installed in this environment, else the system's.
+Timing and table are those of `bn-ext bench`, but each package runs in a process of its own; these
+take turns. The floor is a loop that reads and writes what the operation must, and nothing else, on
+one thread or on all, whichever is faster. With BN_EXT_ISA=v3, torch, oneDNN and JAX are also
+limited to AVX2; NumPy and TensorFlow are not. oneDNN is PyPI's onednn-devel if that is installed in
+this environment, else the system's.
 """
 
 import argparse
 import importlib
+import json
 import os
+from pathlib import Path
 
 import bn_ext
-from bn_ext._bench.table import noise, table
-from bn_ext._cli.bench import add_options, measured
+from bn_ext._cli.bench import add_options, show
+from bn_ext._cli.usage import UsageError
 
 from . import figures, pages
 from .peers import PEERS
+from .problems import OPS, SETS
+from .rows import chosen_cases, chosen_peers, measured, noise, packages_of
 
 #: Environment variables that limit peers to a level, set before their processes start.
 LIKEWISE = {
@@ -40,14 +45,18 @@ REPORTS = "accuracy", "conformance", "exact", "figures", "memory", "networks", "
 
 
 def rows(options):
-    """Measure and print the rows that are asked for; with --write, write them."""
-    _, found, stopped = measured(options, PEERS)
-    names = dict.fromkeys(name for r in found for name in r["medians"] if name != "bn_ext")
-    print(pages.run(names), "", *table(found, names), noise(found), sep="\n")
-    if options.write:
-        figures.add(found)
-    if stopped:
-        raise stopped
+    """Measure and print rows; also if interrupted, keep those that were measured."""
+    found, cases = [], chosen_cases(options)
+    try:
+        with packages_of(chosen_peers(options, cases)) as packages:
+            show((found.append(r) or r for r in measured(options, cases, packages)), packages)
+    finally:
+        names = dict.fromkeys(name for r in found for name in r["medians"] if name != "bn_ext")
+        print(pages.run(names), noise(found), sep="\n")
+        if found and options.write:
+            figures.add(found)
+        if found and options.json:
+            Path(options.json).write_text(json.dumps(found, indent=1) + "\n")
 
 
 def main(arguments=None):
@@ -57,15 +66,24 @@ def main(arguments=None):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--report", choices=REPORTS, help="instead of rows")
-    parser.add_argument("--write", action="store_true", help="write rows to docs/figures.csv")
-    add_options(parser.add_argument, PEERS)
+    add = parser.add_argument
+    add("--report", choices=REPORTS, help="instead of rows")
+    add("--write", action="store_true", help="write rows to docs/figures.csv")
+    add("--json", metavar="FILE", help="write rows to FILE")
+    add("--sets", nargs="+", choices=SETS, metavar="SET",
+        help=f"any of {', '.join(SETS)} (default: resnet)")  # fmt: skip
+    add("--peers", nargs="*", choices=PEERS, metavar="PEER",
+        help=f"any of {', '.join(PEERS)} (default: all that are installed)")  # fmt: skip
+    add_options(add, OPS)
     options = parser.parse_args(arguments)
     os.environ.update(LIKEWISE.get(bn_ext.get_isa(), {}))
-    if options.report:
-        importlib.import_module(f".{options.report}", __package__).report(options)
-    else:
-        rows(options)
+    try:
+        if options.report:
+            importlib.import_module(f".{options.report}", __package__).report(options)
+        else:
+            rows(options)
+    except UsageError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

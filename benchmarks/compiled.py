@@ -12,8 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from bn_ext import _core
-from bn_ext._bench.problems import OPS
-from bn_ext._bench.timing import burst, work
+from bn_ext._bench.timing import WORK, burst
 
 HERE = Path(__file__).parent
 SHARED = ["-fopenmp", "-shared", "-fPIC"]
@@ -69,7 +68,7 @@ def bare_loop_call(problem, passes):
     library, case = bare_loops(), problem.case
     if case.view:
         return None
-    reads, writes = ([problem.tensors[name] for name in names] for names in OPS[case.op])
+    reads, writes = ([problem.tensors[name] for name in names] for names in problem.streams)
     nbytes = problem.src.nbytes
     _, last_level = _core.cache_sizes()
     nontemporal = int(len(problem.tensors) * nbytes > NONTEMPORAL_SHARE * last_level)
@@ -78,7 +77,7 @@ def bare_loop_call(problem, passes):
         lambda n=n: library.loop(*given, n, nontemporal)
         for n in {1, case.threads or _core.default_threads()}
     ]
-    return min(calls, key=lambda call: min(burst(call, work("nothing"))))
+    return min(calls, key=lambda call: min(burst(call, WORK["nothing"])))
 
 
 floor_call = partial(bare_loop_call, passes=1)
@@ -128,7 +127,7 @@ def onednn_call(problem, layout=None):
         return None
     if not driver.bn_has_openmp() and threads != usable_cpus():
         return None  # SYCL uses all CPUs
-    dims, written = problem.dims, [v for v in problem.out if v.ndim == 1]
+    dims, written = case.shape, [v for v in problem.out if v.ndim == 1]
     # In the forward pass of training, mean and variance are results.
     mean, variance = written if case.op == "training" else problem.vectors[:2]
     vectors = [mean, variance, problem.gamma]

@@ -4,11 +4,12 @@ from functools import partial
 
 import numpy as np
 
-from bn_ext._bench.peers import bn_ext_call
-from bn_ext._bench.problems import LAYOUTS, Case, Problem
-from bn_ext._bench.timing import burst, in_turns, work
+from bn_ext._bench.problems import LAYOUTS
+from bn_ext._bench.timing import WORK, burst, in_turns
 
 from . import pages
+from .peers import bn_ext_call
+from .problems import Case, Problem
 
 DTYPES = ("float32", "bfloat16", "float64")
 LARGE = (64, 256, 14, 14)
@@ -49,7 +50,7 @@ def multiple(op, kind, shape, dtype, seconds):
             rng = np.random.default_rng(1)  # not the seed of src, or the two would be equal
             problem.diff_dst[...] = KINDS[kind](rng, rng.standard_normal(problem.src.shape))
         bursts = {
-            exact: partial(burst, bn_ext_call(problem, exact=exact), work("nothing"))
+            exact: partial(burst, bn_ext_call(problem, exact=exact), WORK["nothing"])
             for exact in (False, True)
         }
         times = in_turns(bursts, seconds)

@@ -1,12 +1,92 @@
-"""More peers, for these benchmarks only; bn_ext._bench.peers describes what a peer is."""
+"""More peers, and more operations of bn_ext and torch; bn_ext._bench.peers says what a peer is."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from bn_ext._bench.peers import PEERS, bn_ext_call, formulas
+import bn_ext
+from bn_ext._bench import peers, problems
+from bn_ext._bench.peers import formulas, numpy_call, torch_arguments
 
 from .compiled import floor_call, onednn_call, two_passes_call, usable_cpus
+from .problems import Problem
+
+
+def bn_ext_call(problem, given=False, **also):
+    """A call to bn_ext that returns new results, or with `given` writes to given ones."""
+    p, op = problem, problem.op
+    if given:
+        written = (p.out[0], None, None) if op == "backward-frozen-src" else p.out
+        also["out"] = written if len(written) > 1 else written[0]
+    if op == "double-backward":
+        how = {"epsilon": p.epsilon, "data_format": p.layout, "num_threads": p.threads, **also}
+        return lambda: bn_ext.batch_norm_double_backward(
+            p.src, p.diff_dst, p.mean, p.variance, p.gamma, p.diff_diff_src, **how
+        )
+    options = {
+        "backward-frozen": {"is_training": False},
+        "backward-frozen-src": {"is_training": False, "param_grads": False},
+        "backward-relu": {"relu": True, "beta": p.beta},
+        "training-relu": {"relu": True},
+        "inference-add-relu": {"relu": True, "src_1": p.tensors.get("src_1")},
+    }
+    return peers.bn_ext_call(problem, **options.get(op, {}), **also)
+
+
+def torch_call(problem):
+    """The operators of torch, in the same memory format."""
+    import torch
+
+    op, epsilon, aten = problem.op, problem.epsilon, torch.ops.aten
+    if op in problems.OPS:
+        return peers.torch_call(problem)
+    (x, *others), (mean, variance, gamma, beta) = torch_arguments(problem)
+    if op == "double-backward":
+        inputs = [t.detach().requires_grad_() for t in (x, others[0], gamma)]
+        dst = torch.nn.functional.batch_norm(
+            inputs[0], None, None, inputs[2], beta, training=True, eps=epsilon
+        )
+        (first,) = torch.autograd.grad(dst, inputs[0], inputs[1], create_graph=True)
+        return lambda: torch.autograd.grad(first, inputs, others[1], retain_graph=True)
+    if op in ("training-relu", "inference-add-relu"):
+        statistics = (mean, variance, False) if others else (None, None, True)
+
+        def forward():
+            found = aten.native_batch_norm(x, gamma, beta, *statistics, 0.1, epsilon)[0]
+            if others:
+                found += others[0]
+            return found.relu_()
+
+        return forward
+    more = gamma, mean, variance, mean, (variance + epsilon).rsqrt(), op == "backward-relu", epsilon
+    wanted = [True] * 3 if op != "backward-frozen-src" else [True, False, False]
+    if op == "backward-relu":
+        dst = aten.native_batch_norm(x, gamma, beta, mean, variance, False, 0.1, epsilon)[0]
+        return lambda: aten.native_batch_norm_backward(
+            aten.threshold_backward(others[0], dst, 0), x, *more, wanted
+        )
+    return partial(aten.native_batch_norm_backward, others[0], x, *more, wanted)
+
+
+def dense_call(problem):
+    """bn_ext on dense arrays instead of views."""
+    return bn_ext_call(Problem(replace(problem.case, view=""))) if problem.case.view else None
+
+
+def copied_call(problem):
+    """bn_ext on dense arrays, to which NumPy first copies the views."""
+    if not problem.case.view:
+        return None
+    copy = Problem(replace(problem.case, view=""))
+    call = bn_ext_call(copy)
+
+    def copied():
+        for name in problem.streams.reads:
+            np.copyto(copy.tensors[name], problem.tensors[name])
+        return call()
+
+    return copied
 
 
 def uses_all_cpus(problem):
@@ -66,9 +146,12 @@ PEERS = {
     FLOOR: floor_call,
     TWO_PASSES: two_passes_call,
     GIVEN: partial(bn_ext_call, given=True),
-    **PEERS,
+    "numpy": numpy_call,
+    "torch": torch_call,
     "jax": jax_call,
     "tensorflow": tensorflow_call,
     "oneDNN": onednn_call,
     OTHER_LAYOUT: partial(onednn_call, layout="blocked"),
 }
+#: What calls on views are compared with, too.
+OF_VIEWS = {"dense": dense_call, "copied": copied_call}

@@ -52,6 +52,10 @@ def _import_core() -> Any:
             raise
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+    if not os.path.isdir(root):
+        raise ImportError(
+            f"bn_ext in {root}: compiled modules cannot be imported from a zip; unpack it"
+        )
     if not os.path.isdir(f"{root}/src_c"):
         raise ImportError(f"bn_ext in {root} has no compiled part for {python}: reinstall it")
     raise ImportError(

@@ -55,9 +55,8 @@ def test_help_names_every_command_and_exit_status(capsys):
         (["bench", "--seconds", "soon"], "expected a number of seconds, more than 0, got 'soon'"),
         (["bench", "--threads", "two"], "expected a whole number, 1 or more, got 'two'"),
         (["bench", "--threads", "0"], "expected a whole number, 1 or more, got '0'"),
-        (["bench", "--json", "no/such/folder/x.json"], "No such file or directory"),
-        (["bench", "--json", "."], "--json .: cannot be written (Is a directory)"),
-        (["bench", "--json", "x" * 300], "File name too long"),
+        (["cases", f"{__file__}/x"], "x: cannot be written (Not a directory)"),
+        (["cases", "x" * 300], "File name too long"),
         (["info", "--with", "no_such_module"], "--with no_such_module: cannot be imported"),
         (["info", "--with", ""], "--with '': cannot be imported (Empty module name)"),
         (["info", "--with", ".."], "--with ..: cannot be imported"),
@@ -104,20 +103,69 @@ def test_the_reader_closes_the_pipe():
     os.close(write)
 
 
+#: Every command, with words with which it takes a moment.
+COMMANDS = {
+    "info": [], "verify": [], "bench": ["--shapes", "4x4", "--seconds", "1e-9"],
+    "cases": ["DIR", "--quick"], "check": ["mine:wrong", "--quick"],
+}  # fmt: skip
+
+
+def ended(folder, line, command, folders_name="cases", **environment):
+    """A command, run by a line for the shell: (status, output, errors)."""
+    words = [folders_name if word == "DIR" else word for word in COMMANDS[command]]
+    text = "def wrong(*_, **__):\n    raise RuntimeError('gr\xf6\xdfer als 0 \u2260 1')\n"
+    (folder / "mine.py").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        ["sh", "-c", line, sys.executable, "-P", "-m", "bn_ext", command, *words],
+        cwd=folder, env={**os.environ, **environment}, capture_output=True,
+    )  # fmt: skip
+    return done.returncode, *(text.decode(errors="replace") for text in (done.stdout, done.stderr))
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("arguments", ["info", "info --json", "verify"])
-def test_standard_output_that_is_full(arguments, unbuffered):
-    """Whether Python notices at once or when the buffer is written."""
-    code = "import sys; from bn_ext._cli import main; sys.exit(main(sys.argv[1:]))"
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", code, *arguments.split()],
-            stdout=full, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        )  # fmt: skip
-    assert done.returncode == 2
-    assert re.fullmatch(r"bn-ext( \w+)?: .*No space left on device\n", done.stderr)
+@pytest.mark.parametrize(
+    ("to", "said"),
+    [
+        (">&-", "standard output is closed"),
+        (">/dev/full", "[Errno 28] No space left on device"),
+        ("1</dev/null", "[Errno 9] Bad file descriptor"),
+    ],
+)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_output_that_cannot_be_written(tmp_path, command, to, said, unbuffered):
+    """One line, whether Python notices at once or when the buffer is written."""
+    line, environment = f'"$0" "$@" {to}', {"PYTHONUNBUFFERED": unbuffered}
+    status, _, err = ended(tmp_path, line, command, **environment)
+    assert status == 2
+    assert re.fullmatch(rf"bn-ext( {command})?: {re.escape(said)}\n", err)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs names of files that are any bytes")
+@pytest.mark.parametrize(
+    ("encoding", "name", "shown"),
+    [
+        ("ascii", "ca\u6570es", "ca\\u6570es"),
+        ("utf-8:strict", b"caf\xe9", "caf\\udce9"),
+    ],
+)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_output_that_cannot_encode(tmp_path, command, encoding, name, shown):
+    """It gets escapes, as standard error does, and the status tells of results alone."""
+    how = {"PYTHONIOENCODING": encoding}
+    status, out, err = ended(tmp_path, 'exec "$0" "$@"', command, name, **how)
+    assert status == (command == "check")
+    assert "Error" not in err
+    if command == "cases":
+        assert shown in out
+    if command == "check":
+        assert ("\u2260" if encoding == "utf-8:strict" else "\\u2260") in out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the sizes of files")
+def test_a_disk_that_is_full_is_the_reason(tmp_path):
+    status, _, err = ended(tmp_path, 'ulimit -f 100; exec "$0" "$@"', "cases")
+    assert (status, err) == (2, "bn-ext cases: DIR cases: cannot be written (File too large)\n")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +179,7 @@ def test_no_memory_and_no_disk_are_sentences(capsys, monkeypatch, error, message
     monkeypatch.setattr(bench, "row", fail)
     status, _, err = run(capsys, "bench", "--shapes", "4x4")
     assert status == 2
-    assert err.endswith(f"\n0 of 1 rows were measured\nbn-ext bench: {message}\n")
+    assert err == f"bn-ext bench: {message}\n"
 
 
 # ---- info -------------------------------------------------------------------

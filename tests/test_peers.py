@@ -17,9 +17,12 @@ from cases import FORMATS, Family
 from tree import ROOT
 
 import bn_ext
-from bn_ext._bench.peers import bn_ext_call
-from bn_ext._bench.problems import OPS, Case, Problem as Timed
 from bn_ext.specs import ngraph, onednn_graph, tensorflow as ours
+
+sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
+
+from benchmarks.peers import PEERS, bn_ext_call
+from benchmarks.problems import OPS, Case, Problem as Timed
 
 pytestmark = pytest.mark.peers
 
@@ -62,17 +65,13 @@ def agree(found, others, kind):
 
 def of_torch(found, axis):
     """A tensor as an array, with its channels moved to an axis."""
-    from bn_ext.torch import _array
+    from bn_ext.torch._operators import _array
 
     return np.moveaxis(_array(found), 1, axis) if found.ndim > 2 else _array(found)
 
 
 def calls(name, data, layout, op):
     """(problem, call) for each shape that a package takes, with NaN and Inf too for torch."""
-    if str(ROOT) not in sys.path:
-        sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
-    from benchmarks.peers import PEERS
-
     specials = {False, name == "torch" and op.startswith("backward") and op != "backward-relu"}
     for shape, special in itertools.product(SHAPES, specials):
         p, given = Timed(Case(shape, layout, data, op)), problem(shape, layout, data, None, special)

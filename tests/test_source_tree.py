@@ -1,10 +1,14 @@
 """A clone: its import, compiled or not, and the versions of its linters."""
 
+import errno
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 import tomllib
 import zipfile
 from pathlib import Path
@@ -13,7 +17,7 @@ import pytest
 from fp_modes import X86
 from needs import needs_linux
 from processes import python
-from tree import ROOT
+from tree import ROOT, load
 
 import bn_ext
 from bn_ext import _core
@@ -80,6 +84,18 @@ def test_an_installed_package_without_its_core(clone):
     assert printed.splitlines()[-1].startswith(f"ImportError: bn_ext in {clone} has no compiled")
 
 
+def test_a_package_in_a_zip(clone):
+    """Such as of zipapp, or Spark's py-files; the compiled part is there."""
+    path = clone / "app.zip"
+    shutil.make_archive(clone / "app", "zip", clone, "bn_ext")
+    done = python(
+        "-c", f"import sys; sys.path.insert(0, {str(path)!r}); import bn_ext", cwd=clone / "src_c"
+    )
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: bn_ext in {path}: compiled modules cannot be imported from a zip; unpack it"
+    )
+
+
 def test_other_missing_modules_keep_their_names(clone):
     """An import that fails within the core does not count as a missing core."""
     core_of(clone).unlink()
@@ -105,6 +121,7 @@ HIDDEN = ["@flags", "-I", "@flags", "-undefined", "-mpc32", "-Xclang", "-ffast-m
 HIDDEN += ["-fp-contract", "-specs=flags", "-wrapper", "fast,-m", "-include", "pragmas.h", "-ffoo"]
 HIDDEN += ["-Wl,@flags", "-Wl,-z,now,@flags", "-Wl,crtfastmath.o", "-Wl,--as-needed,crtfastmath.o"]
 HIDDEN += ["-Wl,-plugin,flags.so", "-l:crtfastmath.o", "crtfastmath.o", "-Wp,-ffast-math", "-O4"]
+HIDDEN += ["-Wl,-soname", "-Wl,-plugin", "-Wl,-rpath-link", "-Wl,@flags", "-Wl,-z", "-Wl,now,x.o"]
 #: What may follow the name of a path, and other flags that have nothing to do with bits.
 OTHERS = ["-ffile-prefix-map=/math=/fp-precision", "-g", "-fno-plt", "-flto", "-fcf-protection"]
 OTHERS += ["-march=native", "-fstack-protector-strong", "--sysroot=/fast-math", "-Wfloat-equal"]
@@ -112,6 +129,7 @@ OTHERS += ["-isystem", "/fast-math", "-idirafter", "/fast-math", "-DFAST", "-U",
 OTHERS += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "--coverage", "-fPIC"]
 OTHERS += ["-fno-omit-frame-pointer", "-fprofile-update=atomic", "-Wl,-rpath,@loader_path", "-O0"]
 OTHERS += ["-Wl,-z,relro,-z,now", "-Wl,-O1", "-Wp,-D_FORTIFY_SOURCE=3", "-B", "/fast-math", "-lm"]
+OTHERS += ["-Wl,-rpath", "-Wl,/fast-math"]
 
 #: A compiler and linker whose objects are the commands that made them.
 COMPILER = f"""#!{sys.executable} -SE
@@ -210,3 +228,72 @@ def test_a_missing_compiler_is_named(sources):
     done = python("setup.py", "build_ext", "--build-lib", "made", cwd=sources, CC="no-such-cc -m64")
     assert done.returncode == 1
     assert done.stderr == "no C compiler: 'no-such-cc' not found; install gcc or clang, or set CC\n"
+
+
+# ---- how many compilers, and a lock where there is one ------------------------------
+
+
+@pytest.fixture
+def build_c(monkeypatch):
+    """The module, on a machine of 64 CPUs of which the process may use three."""
+    monkeypatch.delenv("MAX_JOBS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 5, 6}, raising=False)
+    return load(ROOT / "build_c.py")
+
+
+@pytest.mark.parametrize(("asked", "wanted"), [(None, 3), ("1", 1), ("5", 5)])
+def test_compilers_at_once(build_c, monkeypatch, tmp_path, capsys, asked, wanted):
+    """One for each CPU that the process may use, or what MAX_JOBS says; each file is told."""
+    if asked:
+        monkeypatch.setenv("MAX_JOBS", asked)
+    monkeypatch.setattr(build_c, "cpus", lambda of=build_c.cpus: of(tmp_path, tmp_path / "none"))
+    everyone, running, most = threading.Barrier(wanted), [], []
+
+    def run(command, check):
+        running.append(command)
+        everyone.wait(60)  # none goes on before so many are at work
+        time.sleep(0.01)
+        most.append(len(running))
+        running.remove(command)
+        Path(command[-1]).touch()
+
+    monkeypatch.setattr(build_c.subprocess, "run", run)
+    units = [build_c.Unit(f"unit{k}", tmp_path / "unit.c", []) for k in range(2 * wanted)]
+    build_c.compile_units(units, tmp_path, [sys.executable], [])
+    assert max(most) == wanted
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"compiling {len(units)} files, {wanted} at once")
+    assert {line.rpartition(" ")[2] for line in rest} == {unit.name for unit in units}
+
+
+def test_a_wrong_max_jobs_is_refused(build_c, monkeypatch):
+    for asked in "0", "two", "-1", "1.5":
+        monkeypatch.setenv("MAX_JOBS", asked)
+        with pytest.raises(SystemExit, match=f"^MAX_JOBS: expected .* 1 or more, got '{asked}'$"):
+            build_c.jobs()
+
+
+@pytest.mark.parametrize(
+    ("limits", "wanted"),
+    [({}, 3), ({"a b": "150000 100000", "a b/c": "max 100000"}, 2), ({"": "1 100000"}, 1)],
+)
+def test_a_quota_limits_the_compilers(build_c, tmp_path, limits, wanted):
+    (tmp_path / "a b/c").mkdir(parents=True)
+    (tmp_path / "membership").write_text("0::/a b/c\n")
+    for folder, limit in limits.items():
+        (tmp_path / folder / "cpu.max").write_text(limit + "\n")
+    assert build_c.cpus(tmp_path, tmp_path / "membership") == wanted
+
+
+@needs_linux
+@pytest.mark.parametrize("name", ["ENOSYS", "ENOLCK", "EOPNOTSUPP", "EBADF"])
+def test_a_file_system_without_locks(build_c, monkeypatch, tmp_path, name):
+    import fcntl
+
+    def flock(*_):
+        raise OSError(getattr(errno, name), "not here")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with build_c.alone(tmp_path / "build"):
+        assert (tmp_path / "build").is_dir()

@@ -1,4 +1,1 @@
-"""Problems, peers (what one could use instead of bn_ext), their times, and a table of these.
-
-Used by `python -m bn_ext bench` and by the repository's benchmarks.
-"""
+"""What `bn-ext bench` measures: problems, peers, times. The repository's benchmarks add to it."""

@@ -1,98 +1,51 @@
-"""`bn-ext bench`: measure rows on this machine, show them as a table, write them to a file."""
+"""`bn-ext bench`: measure rows on this machine, and show them as tables."""
 
 import argparse
-import json
-import shutil
-import sys
-import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import date
-from pathlib import Path
+from itertools import product
 from typing import Any
 
-import bn_ext
 from bn_ext import _core
-from bn_ext._bench.peers import OF_VIEWS, PEERS, Peer
-from bn_ext._bench.problems import (
-    BEHIND,
-    LAYOUTS,
-    OPS,
-    SETS,
-    Case,
-    cases_of,
-    shape_text,
-)
-from bn_ext._bench.table import noise, table
-from bn_ext._bench.timing import Row, packages_of, row
-from bn_ext._cli.usage import (
-    UsageError,
-    as_seconds,
-    as_shape,
-    as_whole,
-    demand_writable,
-    writing,
-)
+from bn_ext._bench.peers import PEERS
+from bn_ext._bench.problems import LAYOUTS, OPS, SHAPES, Case, Shape
+from bn_ext._bench.timing import WORK, Row, row
+from bn_ext._cli.usage import UsageError, as_seconds, as_shape, as_whole
 from bn_ext._dtypes import DTYPES, dtype_of
-from bn_ext._runtime import spelled
+from bn_ext._runtime import _processor, get_isa, spelled
+from bn_ext._version import __version__
 
-__all__ = ["BENCH", "WORDS", "add_options", "bench", "measured"]
+__all__ = ["BENCH", "WORDS", "add_options", "bench", "cases_of", "show", "table"]
 
-BENCH = """Time bn_ext on this CPU, next to the NumPy formula and torch.
+BENCH = """Time bn_ext on this CPU, next to the NumPy formula and, if it is installed, torch. Each
+call stands behind other work of NumPy (--behind), as in programs: a pass over a million elements, a
+product of 256 x 256, or nothing. The packages share this process and take turns of 50 ms; one
+begins when no thread of another spins any more. Operations (--op): the gradient in training, the
+forward pass in training and in inference."""
 
-Calls are timed as programs make them: each package in a process of its own,
-with its default threads, every call behind other work of NumPy (--behind): a
-pass over a million elements, a product of 256 x 256, or nothing. The processes
-take turns. torch is left out if it is not installed or does not have the
-operation. If interrupted, the command shows and writes what was measured."""
+WORDS = """used: threads in a call; ms: median time of a call; shortest: the shortest, much
+less if other programs are running; GB/s: bytes read and written, each tensor
+once, by the median; pair: median time of a call and of what stands before it;
+others: their medians as multiples of bn_ext's, of a call / of a pair."""
 
-WORDS = """operations (--op):
-  backward             the gradient
-  backward-frozen      with frozen statistics
-  backward-frozen-src  with frozen statistics, diff_src alone
-  backward-relu        through a ReLU
-  training             the forward pass in training
-  training-relu        with a ReLU
-  inference            the forward pass in inference
-  inference-add-relu   with an addition and a ReLU
-  double-backward      the gradient of the gradient
-
-tensors with gaps (--sets views):
-  crop                 without a border
-  step                 every other sample
-  flip                 in reverse order
-  half                 half of the channels
-
-columns:
-  used                 threads that took part in a call
-  ms                   median time of a call
-  shortest             shortest time; much less if other programs are running
-  GB/s                 bytes read and written, each tensor once, per median
-  pair                 median time of a call and of what stands before it
-  numpy, torch         the package's median as a multiple of bn_ext's: of a
-                       call / of a pair
-  dense                the same of bn_ext on dense arrays instead of views
-  copied               the same of bn_ext on such arrays, after NumPy copied"""
-
-NOTE = (
-    "ms: median time of a call; shortest: the shortest; pair: median with what stands before it, "
-    "in ms"
-)
-PEER_NOTE = "; {}: median as a multiple of bn_ext's, of a call / of a pair"
+#: What the rows of one table have in common.
+FACTS = ("op", "dtype", "layout", "threads", "behind")
+#: The least widths of columns; of others, alone or in a pair.
+WIDTHS = {"used": 4, "ms": 7, "shortest": 8, "GB/s": 5, "pair": 8}
+ALONE, IN_A_PAIR = 5, 9
 
 
-def add_options(add: Callable[..., Any], peers: Mapping[str, Peer]) -> None:
-    """The options that choose rows and peers."""
+def add_options(add: Callable[..., Any], ops: Iterable[str] = OPS) -> None:
+    """The options that choose rows."""
     add("--shapes", nargs="+", type=as_shape, metavar="NxCx...",
-        help="N, C and any other sizes, like 8x64x28x28")  # fmt: skip
+        help="N, C and any other sizes, like 8x64x28x28 (default: ResNet-50's)")  # fmt: skip
     for name, choices, default, said in (
-        ("sets", SETS, None, "resnet"),
         ("dtypes", DTYPES, ["float32"], "float32"),
-        ("layouts", LAYOUTS, list(LAYOUTS), "both"),
-        ("op", OPS, ["backward"], "backward"),
-        ("behind", BEHIND, ["pass"], "pass"),
-        ("peers", peers, None, "all that are installed"),
+        ("layouts", LAYOUTS, LAYOUTS, "both"),
+        ("op", ops, ["backward"], "backward"),
+        ("behind", WORK, ["pass"], "pass"),
     ):
-        add(f"--{name}", nargs="*" if name == "peers" else "+", choices=choices, default=default,
+        add(f"--{name}", nargs="+", choices=choices, default=default,
             metavar=name.removesuffix("s").upper(),
             help=f"any of {', '.join(choices)} (default: {said})")  # fmt: skip
     add("--threads", nargs="+", type=as_whole, default=[None], metavar="N",
@@ -101,90 +54,65 @@ def add_options(add: Callable[..., Any], peers: Mapping[str, Peer]) -> None:
     add("--seconds", type=as_seconds, default=1.0, help="seconds per row (default: %(default)s)")
 
 
-def measured(
-    options: argparse.Namespace, peers: Mapping[str, Peer]
-) -> tuple[list[Case], list[Row], BaseException | None]:
-    """The cases, the rows measured, and what stopped the measurement early, if anything did.
-
-    A peer that is not installed is an error only if the user asked for it.
-    """
-    named = [(name, each) for name in options.sets or [] for each in SETS[name]]
-    named += [("", (shape, LAYOUTS, "")) for shape in options.shapes or []]
-    named = named or [("resnet", each) for each in SETS["resnet"]]
-    cases = cases_of(
-        named, options.op, options.threads, options.behind, options.dtypes, options.layouts
-    )
-    chosen = {name: peers[name] for name in (peers if options.peers is None else options.peers)}
-    if any(case.view for case in cases):
-        chosen = {**OF_VIEWS, **chosen}
-    said = set()
-
-    def skipped(name: str, why: str) -> None:
-        if why.startswith("not installed"):
-            if options.peers is not None:
-                raise UsageError(f"--peers: {name} is {why}")
-        elif (name, why) not in said:
-            said.add((name, why))
-            print(f"{name}: {why}", file=sys.stderr)
-
-    for name, (shape, own, view) in named:
-        if not {*own} & {*options.layouts}:
-            text = f"{shape_text(shape, view)} of {name}: left out, it is timed in "
-            print(f"{text}{', '.join(own)} alone", file=sys.stderr)
-    rows: list[Row] = []
-    try:
-        with packages_of(chosen) as packages:
-            for number, case in enumerate(cases, 1):
-                print(f"{number} of {len(cases)}: {case}", file=sys.stderr)
-                rows.append(row(case, packages, options.seconds, skipped))
-    except (KeyboardInterrupt, MemoryError, OSError) as error:
-        return cases, rows, error
-    return cases, rows, None
-
-
-def demand_what_it_needs(options: argparse.Namespace) -> None:
-    """Raise UsageError before measuring if a package is missing or the file cannot be written."""
+def cases_of(options: argparse.Namespace, shapes: Iterable[Shape]) -> list[Case]:
+    """Every combination. (N, C) is the same in all layouts."""
     for name in options.dtypes:
         try:
             dtype_of(name)
         except ImportError as error:
             raise UsageError(f"--dtypes: {error}") from None
-    if options.json not in (None, "-"):
-        demand_writable("--json", Path(options.json))
+    return [
+        Case(shape, layout, dtype, op, threads, behind)
+        for op, threads, behind, dtype, layout, shape in product(
+            options.op, options.threads, options.behind, options.dtypes, options.layouts, shapes
+        )
+        if len(shape) > 2 or layout == options.layouts[0]
+    ]
 
 
-def report(rows: list[Row], facts: dict[str, Any], options: argparse.Namespace) -> None:
-    """The table, and the file that was asked for."""
-    config = facts["config"]
-    title = f"{config['processor']}, {spelled(config['isa'])}"
-    title += f", bn_ext {config['version']}, {facts['date']}"
-    shown = list(dict.fromkeys(name for r in rows for name in r["medians"] if name != "bn_ext"))
-    stream = sys.stderr if options.json == "-" else sys.stdout
-    width = shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize
-    notes = [NOTE + (PEER_NOTE.format(", ".join(shown)) if shown else ""), noise(rows)]
-    filled = [textwrap.fill(note, width) for note in notes if note]
-    print(title, "", *table(rows, shown), "", *filled, sep="\n", file=stream)
-    text = json.dumps({**facts, "rows": rows}, indent=1)
-    if options.json == "-":
-        print(text)
-    elif options.json:
-        with writing("--json", Path(options.json)):
-            Path(options.json).write_text(text + "\n")
-        print(f"written: {options.json}", file=stream)
+def cells(r: Row, peers: Iterable[str]) -> dict[str, str]:
+    """The cells of a row: {name: text}."""
+    times = ["medians"] if r["behind"] == "nothing" else ["medians", "pairs"]
+    found = {
+        "used": str(r["threads_used"]),
+        "ms": f"{1e3 * r['medians']['bn_ext']:.4f}",
+        "shortest": f"{1e3 * r['shortest']['bn_ext']:.4f}",
+        "GB/s": f"{1e-9 * r['bytes_moved'] / r['medians']['bn_ext']:.1f}",
+    }
+    if "pairs" in times:
+        found["pair"] = f"{1e3 * r['pairs']['bn_ext']:.4f}"
+    for name in peers:
+        ratios = [r[each][name] / r[each]["bn_ext"] for each in times if name in r[each]]
+        text = "/".join(f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2f}" for ratio in ratios)
+        found[name] = text and text + "x"
+    return found
+
+
+def table(rows: Iterable[Row], peers: Collection[str]) -> Iterator[str]:
+    """Lines, each as soon as its row is there. They fit 80 columns with NumPy and torch."""
+    last = ""
+    for r in rows:
+        facts = ", ".join(f"{name}: {r[name]}" for name in FACTS).removeprefix("op: ")
+        found = cells(r, (name for name in peers if name != "bn_ext"))
+        least = ALONE if r["behind"] == "nothing" else IN_A_PAIR
+        heading = {name: f"{name:>{WIDTHS.get(name, least)}}" for name in found}
+        if facts != last:
+            yield from ("", facts, "  ".join([f"{'N, C, ...':<14}", *heading.values()]))
+        last = facts
+        numbers = (f"{text:>{len(heading[name])}}" for name, text in found.items())
+        yield "  ".join([f"{r['title']:<14}", *numbers]).rstrip()
+
+
+def show(rows: Iterable[Row], peers: Collection[str]) -> None:
+    """Print rows as they come."""
+    isa = spelled(get_isa())
+    print(f"{_processor()}, {isa}, bn_ext {__version__}, {date.today()}", flush=True)
+    for line in table(rows, peers):
+        print(line, flush=True)
+    print(f"\n{WORDS}")
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measure, and report also what an interrupted measurement has found."""
-    demand_what_it_needs(options)
-    cases, rows, stopped = measured(options, PEERS)
-    if rows:
-        facts = {
-            "date": str(date.today()),
-            "config": bn_ext.show_config(mode="dicts"),
-            "complete": stopped is None,
-        }
-        report(rows, facts, options)
-    if stopped:
-        print(f"{len(rows)} of {len(cases)} rows were measured", file=sys.stderr)
-        raise stopped
+    peers, cases = dict(PEERS), cases_of(options, options.shapes or SHAPES)
+    show((row(case, peers, options.seconds) for case in cases), peers)
     return 0

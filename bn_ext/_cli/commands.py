@@ -1,12 +1,12 @@
 """The commands, their options, and their exit status (EXIT)."""
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from bn_ext._bench.peers import PEERS
 from bn_ext._cli.bench import BENCH, WORDS, add_options, bench
 from bn_ext._cli.info import INFO, info
 from bn_ext._cli.reference import CASES, CHECK, add_kinds, cases, check
@@ -17,9 +17,9 @@ from bn_ext._version import __version__
 __all__ = ["main"]
 
 EXIT = """Exit status: 0 on success; 1 if verify found a wrong bit, or check a wrong result; 2 for
-wrong usage (with no command, this help is printed), a missing package, a file that cannot be read
-or written or too little memory; 130 if interrupted, or if the reader of the output closed the
-pipe."""
+wrong usage (with no command, this help is printed), a missing package, a file or an output that
+cannot be read or written, or too little memory; 130 if interrupted, or if the reader of the output
+closed the pipe."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,13 +47,9 @@ def parser() -> argparse.ArgumentParser:
     add_command(verify, same, description=VERIFY)
 
     add = add_command(
-        bench, "time bn_ext on this CPU, next to NumPy and torch", description=BENCH, epilog=WORDS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    add_options(add, PEERS)
-    add("--json", metavar="FILE",
-        help="write the measurements to FILE as JSON; with -, to standard output, and the table "
-        "to standard error")  # fmt: skip
+        bench, "time bn_ext on this CPU, next to NumPy and torch", description=BENCH, epilog=WORDS
+    )
+    add_options(add)
 
     add = add_command(cases, "write cases for kernels of your own as files", description=CASES)
     add("folder", metavar="DIR", help="where to write them")
@@ -69,14 +65,25 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; return the exit status."""
-    top, name = parser(), "bn-ext"
+    name = "bn-ext"
+    if sys.stdout is None:
+        print(f"{name}: standard output is closed", file=sys.stderr)
+        return 2
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what it cannot encode, as stderr shows it
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        options = top.parse_args(arguments)
-        if options.command is None:
-            top.print_help(sys.stderr)
-            return 2
-        name += f" {options.command}"
-        status: int = options.run(options)
+        top = parser()
+        try:
+            options = top.parse_args(arguments)
+        except SystemExit as end:  # help or an error was printed
+            status = int(end.code or 0)
+        else:
+            if options.command is None:
+                top.print_help(sys.stderr)
+                status = 2
+            else:
+                name += f" {options.command}"
+                status = options.run(options)
         sys.stdout.flush()
         return status
     except UsageError as error:

@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ __all__ = [
     "as_seconds",
     "as_shape",
     "as_whole",
-    "demand_writable",
     "writing",
 ]
 
@@ -70,13 +68,5 @@ def writing(option: str, path: Path) -> Iterator[None]:
     except BrokenPipeError:  # has an exit status of its own
         raise
     except OSError as error:
-        raise UsageError(f"{option} {path}: cannot be written ({error.strerror})") from None
-
-
-def demand_writable(option: str, path: Path) -> None:
-    """Raise UsageError before measuring, instead of an OSError afterwards."""
-    existed = os.path.lexists(path)
-    with writing(option, path):
-        path.open("ab").close()
-    if not existed:
-        path.unlink()
+        why = error.strerror or error
+        raise UsageError(f"{option} {path}: cannot be written ({why})") from None

@@ -5,6 +5,7 @@ the largest error that passes, such as expected.diff_src.npy and limit.diff_src.
 the program, the result: diff_src.npy. Where the right value is NaN or Inf, so must be the result.
 """
 
+import io
 import json
 from collections.abc import Iterable
 from pathlib import Path, PurePath
@@ -32,6 +33,13 @@ class ManifestError(Exception):
         return "{}: {}".format(*self.args)
 
 
+def save(path: Path, array: Any) -> None:
+    """np.save; but an error says what is wrong, such as a full disk."""
+    text = io.BytesIO()
+    np.save(text, array)
+    path.write_bytes(text.getbuffer())
+
+
 def write(folder: Path, cases: Iterable[Case]) -> int:
     """Write the cases, and remove results of earlier ones; return their number."""
     entries = []
@@ -45,15 +53,15 @@ def write(folder: Path, cases: Iterable[Case]) -> int:
         arrays = {**case.arrays, **case.more}
         for key, array in arrays.items():
             if array is not None:
-                np.save(place / f"{key}.npy", array)
+                save(place / f"{key}.npy", array)
         exact = case.exact()
         for key, (right, limit) in exact.items():
             (place / f"{key}.npy").unlink(missing_ok=True)
             with _core.DefaultMode():
                 if case.data == "float64":  # the right value is rounded here
                     limit = limit + np.where(np.isfinite(right), half_ulp(right, "float64"), 0)
-                np.save(place / f"expected.{key}.npy", right.astype(np.float64))
-                np.save(place / f"limit.{key}.npy", limit.astype(np.float64))
+                save(place / f"expected.{key}.npy", right.astype(np.float64))
+                save(place / f"limit.{key}.npy", limit.astype(np.float64))
         entries.append({
             "name": case.name,
             "folder": relative.as_posix(),

@@ -1,4 +1,4 @@
-"""Peers for test_bench.py, which processes of their own import."""
+"""Peers for test_bench.py, and for test_benchmarks.py, where processes of their own import them."""
 
 import os
 
@@ -13,7 +13,7 @@ def twice(problem):
 
 def other(problem):
     """Does not call bn_ext."""
-    return lambda: sum(range(len(problem.dims)))
+    return lambda: sum(range(len(problem.sizes)))
 
 
 def absent(problem):
@@ -21,7 +21,7 @@ def absent(problem):
 
 
 def refusing(problem):
-    raise RuntimeError
+    raise RuntimeError("not today")
 
 
 def ending(problem):

@@ -1,0 +1,61 @@
+"""Folders and modules are floors: nothing uses what stands above it."""
+
+import re
+
+import pytest
+from tree import ROOT
+
+#: From the ground up. What shares a floor does not use each other.
+PYTHON = (
+    "_version _dtypes _names _typing",
+    "_results",
+    "_core",
+    "_runtime _vectors _gated",
+    "_sums",
+    "_functions",
+    "_layer specs",
+    "autograd dask testing torch",
+    "_bench",
+    "_cli",
+    "__init__ __main__",
+)
+#: Imports for type checkers alone are not counted: _typing names the dtypes of _core.pyi.
+UNUSED = re.compile(r"^if TYPE_CHECKING:\n( .*\n|\n)+", re.MULTILINE)
+IMPORT = re.compile(
+    r"^ *(?:from bn_ext(?:\.(\w+)\S*)?|(import) bn_ext(?:\.(\w+))?)(?: import (.*))?$", re.MULTILINE
+)
+
+
+def imported(text):
+    """The parts of bn_ext that a module imports; what comes from bn_ext itself is __init__'s."""
+    for module, alone, other, names in IMPORT.findall(UNUSED.sub("", text)):
+        if module or alone:
+            yield module or other or "__init__"
+        else:
+            yield from (name.split()[0] for name in names.split(","))
+
+
+def test_imports_go_down():
+    floor = {name: k for k, names in enumerate(PYTHON) for name in names.split()}
+    package = ROOT / "bn_ext"
+    files = [p for p in package.rglob("*") if p.suffix in (".py", ".pyx", ".pxi")]
+    seen = set()
+    for path in files:
+        mine = path.relative_to(package).parts[0].removesuffix(".py")
+        for name in imported(path.read_text()):
+            seen.add((mine, name))
+            assert name == mine or floor.get(name, floor["__init__"]) < floor[mine], path
+    assert {mine for mine, _ in seen} >= floor.keys() - {"_version", "_dtypes", "_names", "_typing"}
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("from bn_ext._sums import (", "_sums"), ("import bn_ext", "__init__"),
+        ("    from bn_ext.specs._rules import Rules", "specs"), ("import bn_ext.torch", "torch"),
+        ("from bn_ext import _core, _layer as layer", "_core _layer"),
+        ("from bn_ext import batch_norm_training", "batch_norm_training"),
+    ],
+)  # fmt: skip
+def test_imports_are_found(line, name):
+    assert [*imported(line)] == name.split()
