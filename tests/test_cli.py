@@ -164,7 +164,8 @@ def test_an_output_that_cannot_encode(tmp_path, command, encoding, name, shown):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the sizes of files")
 def test_a_disk_that_is_full_is_the_reason(tmp_path):
-    status, _, err = ended(tmp_path, 'ulimit -f 100; exec "$0" "$@"', "cases")
+    line = 'ulimit -f 195; exec "$0" -P -m bn_ext cases cases --op training'
+    status, _, err = ended(tmp_path, line, "cases")
     assert (status, err) == (2, "bn-ext cases: DIR cases: cannot be written (File too large)\n")
 
 
