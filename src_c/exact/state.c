@@ -257,5 +257,10 @@ int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double
             sums[i + j] = rounded(&m);
         }
     }
+    const int64_t *counts = state + (limbs + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
+    for (int64_t c = 0; c < channels; c++)
+        if (counts[c] == 1 && sums[c] == 0 && fabs(sums[channels + c]) > 0 &&
+            isfinite(sums[channels + c]))
+            return c;
     return -1;
 }
