@@ -142,18 +142,18 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     New memory is slow: the system clears each page before a process sees it. For a gradient larger
     than the cache, clearing takes 0.5 to 0.8 times as long as computing the gradient. So when the
     last view of a result of 16 MiB or more (1 MiB without glibc) is gone, bn_ext keeps its memory
-    block, and the next result of about that size reuses the block. The newest blocks stay in
-    memory, up to an eighth of the limit. The pages of the others are offered to the system, which
-    takes them when it needs memory (``MADV_FREE``); until then, they count as used by this process.
-    At most 64 blocks are kept.
+    block, and the next result of about that size reuses the block. The pages of kept blocks are
+    offered to the system, which takes them when it needs memory (``MADV_FREE``); until then, they
+    count as used by this process. If an allocation of bn_ext fails, all blocks are released, and
+    it is tried again. At most 64 blocks are kept.
 
     Parameters
     ----------
     nbytes : int, optional
         The limit, in bytes. Kept memory beyond it is released at once. With 0, nothing is kept, and
         NumPy allocates the arrays. None means the default, which is set when bn_ext is imported:
-        the number in the environment variable ``BN_EXT_KEEP_MEMORY`` or, without this variable, an
-        eighth of the memory that the process may use. A control group may limit that memory.
+        an eighth of the memory that the process may use. A control group may limit that memory, or
+        ``ulimit -v`` and ``-d``.
 
     Returns
     -------
@@ -176,7 +176,7 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     0
     """
     if nbytes is None:
-        limit = _KEPT_BY_DEFAULT
+        limit = _memory() // 8
     else:
         limit = _core.as_index(nbytes, "nbytes", "an integer or None", 0, sys.maxsize)
     before = _core.parked_limit()
@@ -184,23 +184,8 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     return before
 
 
-def _default_kept() -> int:
-    """What BN_EXT_KEEP_MEMORY says, or an eighth of the memory."""
-    text = os.environ.get("BN_EXT_KEEP_MEMORY", "")
-    if not text:
-        return _memory() // 8
-    # 20 digits are enough: a number with more is too large in any case.
-    limit = int(text.lstrip("0")[:20] or "0") if re.fullmatch("[0-9]+", text) else -1
-    if not 0 <= limit <= sys.maxsize:
-        raise ImportError(
-            f"BN_EXT_KEEP_MEMORY: expected a number of bytes from 0 to {sys.maxsize}, got "
-            f"{text!r:.40}"
-        )
-    return limit
-
-
-def _read_environment() -> tuple[str | None, int]:
-    """The forced level, if any, and the memory that is kept by default."""
+def _forced_isa() -> str | None:
+    """The level that the environment forces, if any."""
     # An empty variable counts as not set.
     name = os.environ.get("BN_EXT_ISA") or None
     if name is not None:
@@ -210,7 +195,7 @@ def _read_environment() -> tuple[str | None, int]:
                 f"CPU can run), got {name!r}"
             )
         _core.use_isa(name)
-    return name, _default_kept()
+    return name
 
 
 def _group_limits(file: str, cgroups: str, membership: str) -> list[list[str]]:
@@ -264,9 +249,9 @@ def _memory(cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgrou
         import resource
     except ImportError:  # Windows
         return 0
-    address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    limits += [address_space] if address_space != resource.RLIM_INFINITY else []
+    own = [resource.getrlimit(each)[0] for each in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    limits += [limit for limit in own if limit != resource.RLIM_INFINITY]
     limits += [
         int(words[0])
         for words in _group_limits("memory.max", cgroups, membership)
@@ -366,7 +351,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
 
 if not TYPE_CHECKING:
     _core, _WAIT_SET_BY = _load_core()
-_FORCED_ISA, _KEPT_BY_DEFAULT = _read_environment()
+_FORCED_ISA = _forced_isa()
 keep_memory()
 _QUOTA = _cpu_quota()
 _core.set_threads_limit(_QUOTA or 0)

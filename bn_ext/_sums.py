@@ -75,7 +75,13 @@ class _Sums:
     @property
     def count(self) -> int:
         """Number of elements of each channel, over all parts."""
-        return int(_core.state_count(self._sums)) if self.exact else self._count
+        return int(_core.state_count(self._sums, self._n_rows)) if self.exact else self._count
+
+    @property
+    def _n_rows(self) -> int:
+        """How many rows the sums of this dtype and kind have."""
+        rows: int = _core.rows_of_sums(self.dtype, self.exact, self._OF_MOMENTS)
+        return rows
 
     @property
     def array(self) -> NDArray[np.int64]:
@@ -105,7 +111,7 @@ class _Sums:
             return NotImplemented
         self._check_whole(other)
         if self.exact:
-            return self._with(_core.added_states(self._sums, other._sums), 0)
+            return self._with(_core.added_states(self._sums, other._sums, self._n_rows), 0)
         count = self._count + other._count
         if count >= _MOST:
             raise ValueError(
@@ -128,7 +134,8 @@ class _Sums:
         kind = type(self).__name__
         if not self.exact:
             raise TypeError(f"{kind}: expected exact=True for -: the rounding of + stays otherwise")
-        new = self._with(_core.state_without(self._sums, other._sums, kind), 0)
+        rest = _core.state_without(self._sums, other._sums, self._n_rows, kind)
+        new = self._with(rest, 0)
         try:
             new._require_possible()
         except ValueError:
@@ -155,7 +162,7 @@ class _Sums:
         """An exact sum in its canonical form, without limbs that are 0 in all channels."""
         if not self.exact:
             return vars(self)
-        packed, rows = _core.pack_state(self._sums)
+        packed, rows = _core.pack_state(self._sums, self._n_rows)
         return {**vars(self), "_sums": packed, "_rows": rows, "_count": 0}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
@@ -185,7 +192,9 @@ class _Sums:
     def _values(self) -> tuple[NDArray[Any], ...]:
         """Arrays that are equal for equal sums."""
         alike = [np.asarray(getattr(self, name)) for name in self._ALIKE]
-        sums = _core.canonical_state(self._sums) if self.exact else self._sums
+        sums = self._sums
+        if self.exact:
+            sums = _core.canonical_state(sums, self._n_rows)
         return (*alike, np.asarray(self.count), sums)
 
     def _with(self, sums: NDArray[Any], count: int) -> Self:
@@ -212,7 +221,7 @@ class _Sums:
 
     def _require_possible(self) -> None:
         """Raise a ValueError if no data has these exact sums."""
-        _core.state_sums(self._sums)
+        _core.state_sums(self._sums, self._n_rows)
 
 
 class Statistics(_Sums):
@@ -330,7 +339,8 @@ class Statistics(_Sums):
         Raises
         ------
         TypeError, ValueError
-            If an argument has the wrong type, shape or value, such as a negative variance.
+            If an argument has the wrong type, shape or value, such as a negative variance, or any
+            but 0 (or NaN) of one element.
 
         Examples
         --------
@@ -350,11 +360,12 @@ class Statistics(_Sums):
         rows = _core.rows_of_sums(known, False, True)
         sums = np.zeros((rows, *found["mean"].shape))
         with _core.DefaultMode():
-            negative = np.flatnonzero(found["variance"] < 0)
-            if negative.size:
-                raise ValueError(
-                    f"variance: expected at least 0, got less in channel {negative[0]}"
-                )
+            given = found["variance"]
+            wrong = np.flatnonzero((given < 0) | ((given > 0) & (number == 1)))
+            if wrong.size:
+                expected = "0 with count=1" if number == 1 else "at least 0"
+                got = f"{float(given[wrong[0]])!r} in channel {wrong[0]}"
+                raise ValueError(f"variance: expected {expected}, got {got}")
             if number:
                 sums[0], sums[1] = found.values()
                 sums[1] *= number / _core.power_above(number)
@@ -381,7 +392,7 @@ class Statistics(_Sums):
 
     def _variance(self, correction: int) -> NDArray[np.float64]:
         found, count = self._found()
-        divisor = max(count - correction, 0) / _core.power_above(count)
+        divisor = (count - correction) / _core.power_above(count) if count > correction else np.nan
         with _core.DefaultMode():
             variance: NDArray[np.float64] = found[1] / divisor
         variance[np.isnan(variance)] = np.nan
@@ -559,6 +570,9 @@ class GradientSums(_Sums):
 
     def _check_whole(self, other: Self) -> None:
         super()._check_whole(other)
+        if self.exact:  # whose arrays may have been reshaped
+            _core.state_count(self._sums, self._n_rows)
+            _core.state_count(other._sums, self._n_rows)
         channel = _core.first_different(self._mean, other._mean)
         if channel >= 0:
             self._require_same(

@@ -34,7 +34,7 @@ moments_of = functools.partial(bn_ext.Statistics, exact=True)
 
 def sums_of(part):
     """Both sums, each rounded once."""
-    return _core.state_sums(part.array)
+    return _core.state_sums(part.array, len(part.array))
 
 
 SHAPES = [
@@ -274,7 +274,7 @@ def test_exponents_that_change(rng, walk, name):
             (moments_of(src, **options), (x, x)),
         ):
             state, sums = part.array, sums_of(part)
-            assert np.array_equal(state, _core.canonical_state(state))
+            assert np.array_equal(state, _core.canonical_state(state, len(state)))
             _, lowest = STATES[len(state)]
             for s, of in enumerate(terms):
                 squared = s == 1 and len(state) in MOMENTS
@@ -523,3 +523,15 @@ def test_means_that_are_no_numbers_are_alike(rng, name):
     for mean in several:
         found = p.run(bn_ext.batch_norm_backward, mean=mean, sums=total)
         assert np.isnan(found.diff_gamma).tolist() == [True, False, False]
+
+
+def test_more_elements_than_a_state_has_room_for():
+    """Refused before anything is allocated or computed, in whole calls, too."""
+    row, v = np.zeros(3, np.float32), np.ones(3)
+    huge = np.broadcast_to(row, (2**39, 3))
+    for call in (
+        functools.partial(bn_ext.batch_norm_training, huge),
+        functools.partial(bn_ext.batch_norm_backward, huge, huge, v, v),
+    ):
+        with pytest.raises(ValueError, match=r"^src: expected fewer than 2\*\*39 elements"):
+            call(epsilon=1, exact=True)

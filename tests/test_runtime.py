@@ -1,5 +1,6 @@
 """show_config, and what it reads: threads, caches, memory, OpenMP libraries, quotas."""
 
+import itertools
 import os
 import re
 import sys
@@ -152,7 +153,7 @@ def groups(tmp_path, files, membership):
 
 @pytest.mark.skipif(resource is None, reason="the system has no such limits")
 @pytest.mark.parametrize(
-    ("files", "membership", "address_space", "memory"),
+    ("files", "membership", "ulimit", "memory"),
     [
         ({}, "", None, 64 * GIB),
         ({"memory.max": "max"}, "0::/", None, 64 * GIB),
@@ -160,16 +161,17 @@ def groups(tmp_path, files, membership):
         ({"a/memory.max": f"{3 * GIB}", "a/b/memory.max": f"{GIB}"}, "0::/a/b", None, GIB),
         ({"memory.max": f"{2 * GIB}"}, "0::/", GIB, GIB),
     ],
-)
+)  # fmt: skip
+@pytest.mark.parametrize("limited", ["RLIMIT_AS", "RLIMIT_DATA"])
 def test_memory_that_this_process_may_use(
-    tmp_path, monkeypatch, files, membership, address_space, memory
+    tmp_path, monkeypatch, files, membership, ulimit, memory, limited
 ):
-    """On a machine of 64 GiB: the least of what it has, a container and `ulimit -v` allow."""
-    limit = resource.RLIM_INFINITY if address_space is None else address_space
+    """On a machine of 64 GiB: the least of what it, a container and `ulimit -v` or `-d` allow."""
+    none = resource.RLIM_INFINITY
+    limits = {resource.RLIMIT_AS: (none, none), resource.RLIMIT_DATA: (none, none)}
+    limits[getattr(resource, limited)] = none if ulimit is None else ulimit, none
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 16 << 20, "SC_PAGE_SIZE": 4096}.get)
-    monkeypatch.setattr(
-        resource, "getrlimit", {resource.RLIMIT_AS: (limit, resource.RLIM_INFINITY)}.get
-    )
+    monkeypatch.setattr(resource, "getrlimit", limits.get)
     assert _runtime._memory(*groups(tmp_path, files, membership)) == memory
 
 
@@ -177,9 +179,9 @@ def test_memory_that_this_process_may_use(
 def test_an_eighth_of_the_memory_is_kept():
     memory = _runtime._memory()
     assert 0 < memory <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for limit in memory, memory // 2:
+    for name, limit in itertools.product(("AS", "DATA"), (memory, memory // 2)):
         code = (
-            f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))\n"
+            f"import resource; resource.setrlimit(resource.RLIMIT_{name}, ({limit}, {limit}))\n"
             "import bn_ext; print(bn_ext.keep_memory())"
         )
-        assert strict(code, BN_EXT_KEEP_MEMORY=None).stdout == f"{limit // 8}\n"
+        assert strict(code).stdout == f"{limit // 8}\n"

@@ -224,6 +224,16 @@ def test_errors_say_where_the_channels_may_be(rng, name, dims, message):
         sheet(p)
 
 
+def test_ngraphs_beta_is_refused_before_anything_is_computed():
+    """No machine has memory for these results. What else is wrong is said first."""
+    huge, v = np.broadcast_to(np.zeros(3, np.float32), (2**45, 3)), np.ones(3, np.float32)
+    beta = np.ones(2, np.float32)
+    with pytest.raises(ValueError, match=r"^beta: expected shape \(3,\), like gamma, got \(2,\)$"):
+        ngraph.batch_norm_training_backprop(huge, v, beta, v, v, huge, epsilon=1)
+    with pytest.raises(ValueError, match=r"^gamma: expected shape \(3,\)"):
+        ngraph.batch_norm_training_backprop(huge, beta, v, v, v, huge, epsilon=1)
+
+
 # ---- how operators are called ------------------------------------------------------------
 
 

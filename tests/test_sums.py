@@ -161,6 +161,13 @@ def test_means_as_far_apart_as_doubles_are(means, counts):
     assert abs(Fraction(total.mean[0]) - mean) <= Fraction(1.7e308) / 2**50
 
 
+def test_parts_after_means_as_far_apart_as_doubles_are():
+    """The distance of the first two is Inf. The variance stays Inf, and the mean a number."""
+    total = sum(Statistics(np.array([[x]])) for x in (1.7e308, -1.7e308, 0.0, 1.0, 2.0))
+    assert total.variance == np.inf
+    assert abs(total.mean[0]) <= 1.7e308 / 2**50
+
+
 @of_both_kinds
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_elements_are_counted_not_samples(rng, data_format, exact):
@@ -514,7 +521,9 @@ def test_statistics_that_others_have_kept(rng, data, count):
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        (([0.0], [-1.0], 3), ValueError, "variance: expected at least 0, got less in channel 0"),
+        (([0.0], [-1.0], 3), ValueError, "variance: expected at least 0, got -1.0 in channel 0"),
+        (([0.0] * 2, [0.0, 0.5], 1), ValueError, "variance: expected 0 with count=1, got 0.5 in c"),
+        (([0.0], [np.inf], 1), ValueError, "variance: expected 0 with count=1, got inf in channel"),
         (
             ([0.0], [1.0, 1.0], 3),
             ValueError,
@@ -542,6 +551,34 @@ def test_the_unbiased_variance(rng, exact):
         found, total = Statistics(x[:n], exact=exact), n / max(n - 1, 1)
         want = found.variance * total if n > 1 else np.full(3, np.nan)
         np.testing.assert_allclose(found.unbiased_variance, want, rtol=2**-51)
+    made_up = Statistics(x)._with(np.ones((3, 3)), 1)
+    assert np.isnan(made_up.unbiased_variance).all()
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_one_element_is_what_is_left(data):
+    """Sums that no single element has are refused: it has no variance, and if dy is 0, so is the
+    other sum.
+    """
+    column = [np.array([[x]]).astype(dtype(data)) for x in (0, 1, 2, 3)]
+    parts = [Statistics(x, exact=True) for x in column]
+    assert parts[0] + parts[2] - parts[2] == parts[0]
+    one = np.ones(1)
+    gradients = {
+        (x, dy): GradientSums(column[x], column[dy], one, exact=True)
+        for x, dy in itertools.product(range(4), repeat=2)
+    }
+    assert gradients[0, 1] + gradients[3, 2] - gradients[3, 2] == gradients[0, 1]
+    for total, part in (
+        (parts[0] + parts[2], parts[1]),
+        (parts[0] + parts[1], parts[3]),
+        (gradients[0, 1] + gradients[3, 0], gradients[3, 1]),
+        (gradients[3, 3] + gradients[0, 0], gradients[1, 3]),
+    ):
+        with pytest.raises(ValueError, match="expected a part of the sum for -, got "):
+            total - part
+    infinite = Statistics(np.full_like(column[0], np.inf), exact=True)
+    assert np.isnan((parts[0] + infinite - parts[0]).variance).all()
 
 
 @of_both_kinds
@@ -724,7 +761,7 @@ def value(integer, rows):
 
 
 def sums_of(integers, rows, rng=None):
-    return _core.state_sums(state_of(integers, rows, rng))[:, 0]
+    return _core.state_sums(state_of(integers, rows, rng), rows)[:, 0]
 
 
 @pytest.mark.parametrize("rows", STATES)
@@ -781,9 +818,9 @@ def test_flags(rows, flags):
     state = state_of([7, -7], rows)
     state[-3, 0] = sum(MOST_PARTS << 20 * i for i in range(3) if flags >> i & 1)
     expected = {0: value(7, rows), 2: np.inf, 4: -np.inf}.get(flags, np.nan)
-    got = _core.state_sums(state)
+    got = _core.state_sums(state, rows)
     assert np.array_equal(got[:, 0], [expected, value(-7, rows)], equal_nan=True)
-    canonical = _core.canonical_state(state)
+    canonical = _core.canonical_state(state, len(state))
     assert canonical[-3, 0, 0] == sum(1 << 20 * i for i in range(3) if flags >> i & 1)
 
 
@@ -793,7 +830,7 @@ def test_canonical_limbs(rng, rows):
     for integer in (-1, 5, -(2**200) + 3, 2**300 - 1):
         loose, own = state_of([integer, -integer], rows, rng), state_of([integer, -integer], rows)
         before = loose.copy()
-        assert np.array_equal(_core.canonical_state(loose), own)
+        assert np.array_equal(_core.canonical_state(loose, rows), own)
         assert np.array_equal(loose, before)
 
 
@@ -818,9 +855,9 @@ def may_be_moments(state, count):
 def refused_or_right(sums):
     """Do all uses of the integers refuse them? If not, the sums must be those of the limbs."""
     state, count, results = sums.array, sums.count, []
-    for call, given in ((_core.state_sums, state), (_core.canonical_state, state), (used, sums)):
+    for call in (_core.state_sums, _core.canonical_state, used):
         try:
-            results.append(call(given))
+            results.append(call(sums) if call is used else call(state, len(state)))
         except ValueError as error:
             expected = r"(array|sums): the integers of channel \d+ are impossible"
             assert re.search(expected, str(error))  # noqa: PT017
@@ -891,15 +928,31 @@ def test_the_largest_limbs(rows):
                 sums.array[k, :, 32] = limb
                 assert refused_or_right(sums) == wrong, (parts, k, limb)
     empty = exact_part(rows, 3, 0).array
-    assert not _core.state_sums(empty).any()
+    assert not _core.state_sums(empty, rows).any()
     empty[2] = 1
     with pytest.raises(ValueError, match=r"the integers of channel \d+ are impossible"):
-        _core.state_sums(empty)
+        _core.state_sums(empty, rows)
+
+
+@pytest.mark.parametrize("rows", STATES)
+def test_an_array_that_was_reshaped(rows):
+    """Integers are read only if they have the shape of the sum's dtype and kind."""
+    for channels, other in itertools.product((1, 10), STATES):
+        sums, part = (exact_part(rows, channels * each) for each in (rows, other))
+        part.array.shape = other, 2, channels * rows
+        whole = functools.partial(operator.sub, sums), functools.partial(operator.add, sums)
+        uses = str, pickle.dumps, used, copy.copy, lambda a: a == a, lambda a: a - a, *whole
+        for use in uses if other != rows else []:
+            with pytest.raises(ValueError, match=r"^(array|sums): expected "):
+                use(part)
 
 
 STATE = np.zeros((20, 2, 3), np.int64)
-CALLS = [_core.state_sums, _core.state_count, _core.canonical_state,
-         lambda state: _core.state_statistics(state, "float32")]  # fmt: skip
+CALLS = [
+    *(functools.partial(call, rows=20)
+      for call in (_core.state_sums, _core.state_count, _core.canonical_state)),
+    functools.partial(_core.state_statistics, dtype="float32"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("call", CALLS)

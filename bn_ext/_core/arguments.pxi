@@ -52,33 +52,18 @@ cdef enum:
     DEEPEST = 64
 
 
-cdef object snapshot(object a, str name, int depth=0):
-    """Copy nested lists to tuples, which no element's method can change while NumPy reads them.
-
-    Elements that can be viewed as arrays are converted here. Sequences of other types are refused,
-    because NumPy would convert their elements itself. A list that contains itself is refused too.
-    """
-    if isinstance(a, SEQUENCES):
-        if depth == DEEPEST:
-            raise TypeError(
-                f"{name}: expected an array of numbers, got lists nested more than {DEEPEST} deep"
-            )
-        items = []
-        for item in tuple(a):
-            items.append(snapshot(item, name, depth + 1))
-        return tuple(items)
-    if isinstance(a, SCALARS):
-        return a
-    if hasattr(a, "__array__") or hasattr(a, "__array_interface__") or PyObject_CheckBuffer(a):
-        return as_array(a, name, False)
-    if hasattr(a, "__len__"):
-        what = type_name(a)
-        boxed = what.startswith("autograd.")
-        hint = f"; pass autograd.numpy.array({name}) to bn_ext.autograd" if boxed else ""
+cdef object as_tuples(object a, str name, int depth=0):
+    """Nested lists as tuples: while NumPy reads a list, an element's method could free the rest."""
+    if not isinstance(a, SEQUENCES):
+        return base_array(a, name) if isinstance(a, np.ma.MaskedArray) else a
+    if depth == DEEPEST:
         raise TypeError(
-            f"{name}: expected an array of numbers, got a list that holds a {what}{hint}"
+            f"{name}: expected an array of numbers, got lists nested more than {DEEPEST} deep"
         )
-    return a
+    items = []
+    for item in tuple(a):
+        items.append(as_tuples(item, name, depth + 1))
+    return tuple(items)
 
 
 cdef bint is_tensor(object a) except -1:
@@ -126,7 +111,7 @@ cpdef object as_array(object a, str name, bint whole=True):
     if a is ...:
         raise TypeError(f"{name}: expected an array; it is missing")
     if isinstance(a, SEQUENCES):
-        items = snapshot(a, name)
+        items = as_tuples(a, name)
         try:
             with DefaultMode():  # items of several dtypes are converted
                 return np.asarray(items)

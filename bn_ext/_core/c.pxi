@@ -111,6 +111,7 @@ cdef extern from "base/blocks.h" nogil:
         BN_BLOCK_BYTES
     void *bn_take_block(size_t bytes)
     void bn_park_block(void *block)
+    c_bool bn_release_parked()
     cpdef void set_parked_limit "bn_set_parked_limit"(int64_t bytes)
     cpdef int64_t parked_limit "bn_parked_limit"()
     cpdef int64_t parked_bytes "bn_parked_bytes"()

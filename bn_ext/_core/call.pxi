@@ -1,8 +1,8 @@
 """A call: its arrays by role, from arguments to result. Included by core.pyx.
 
-    begin     make a call that has no arrays
+    new_call  make a call that has no arrays
     convert   keep the arguments' arrays (arguments.pxi)
-    call      set the floating-point mode in which it computes
+    run_call  set the floating-point mode in which it computes
               check: pin them; raise all errors (inputs.pxi, outputs.pxi); a dry run ends here
               new_results, new_sums: allocate what is returned (outputs.pxi)
               compute: copy operands that cannot be walked, and run the C code
@@ -25,29 +25,39 @@ cdef class Call:
     Cython manages no C arrays of objects, and a list of them would cost 0.1 us per call. So keep and
     __dealloc__ count the references."""
 
+    # Set by call.pxi. Others ask it to keep and pin an array.
     cdef int entry
+    cdef const Facts *facts
     cdef uint64_t mode              # the caller's floating-point mode, if
     cdef bint computes              # this call has set its own
-    cdef const Facts *facts
-    cdef int n_outputs              # includes diff_src_1 if it is wanted
-    cdef Words words               # or None
-    cdef tuple total                # what is known of the sums of all parts, or None
     cdef PyObject *array[ROLES]     # owned; NULL: not given or not wanted
     cdef Py_buffer buffer[ROLES]    # of each pinned array
     cdef bn_view view[ROLES]        # each pinned array, as C sees it
+
+    # Set by core.pyx and arguments.pxi, from arguments. What follows them only reads these.
+    cdef Words words                # or None
+    cdef tuple total                # what is known of the sums of all parts, or None
     cdef int format                 # see as_format
-    cdef bint channels_last
+    cdef int n_outputs              # includes diff_src_1 if it is wanted
     cdef bint vectors_wanted        # are diff_gamma and diff_beta written?
     cdef bint exact                 # are sums exact?
     cdef bint dry
+
+    # Set by inputs.pxi, from the data.
+    cdef int dtype                  # code of the data's dtype
+    cdef bint channels_last
     cdef int channel_axis
     cdef Py_ssize_t channels
     cdef Py_ssize_t elements        # of a channel, in this part
     cdef bint is_empty
-    cdef int dtype                  # code of the data's dtype
-    cdef int vector_dtype[BN_VECTORS]   # of each pinned vector
     cdef bn_axes axes_of_src
     cdef bn_axes axes               # as kernels walk them: src's, or those of the workspace read
+
+    # Set by inputs.pxi and outputs.pxi, each for its own vectors.
+    cdef int vector_dtype[BN_VECTORS]   # of each pinned vector
+
+    # Options, and a count that is given, are set with the arguments; a count that is found, by
+    # inputs.pxi; all else by fill_problem.
     cdef bn_problem problem
 
     def __dealloc__(self):
@@ -60,7 +70,7 @@ cdef class Call:
             fp_mode_leave(self.mode)
 
 
-cdef Call begin(int entry):
+cdef Call new_call(int entry):
     """A new call. What is not set here is 0."""
     cdef Call c = Call.__new__(Call)
     c.entry, c.facts, c.n_outputs = entry, &FACTS[entry], FACTS[entry].n_outputs
@@ -106,10 +116,10 @@ cdef int pin_new(Call c, int role, object a) except -1:
     return keep(c, role, a)
 
 
-cdef int dtype_of(Call c, int role) except -2:
-    """The code of a pinned array's dtype; -1 if the dtype is not in the table, or does not fit the
-    buffer. Read the dtype only once, because it may change."""
-    cdef int code = code_of(dtype_of_array(array_of(c, role)))
+cdef int code_of_pinned(Call c, int role, object dtype) except -2:
+    """The code of a pinned array's dtype, which has been read once, because it may change; -1 if the
+    dtype is not in the table, or does not fit the buffer."""
+    cdef int code = code_of(dtype)
     return code if code >= 0 and size_of(code) == c.view[role].itemsize else -1
 
 
@@ -117,11 +127,11 @@ cdef tuple shape_of(const bn_view *view):
     cdef int i
     shape = PyTuple_New(view.ndim)
     for i in range(view.ndim):
-        put(shape, i, view.shape[i])
+        set_new_item(shape, i, view.shape[i])
     return shape
 
 
-cdef inline void put(object new, Py_ssize_t i, object value):
+cdef inline void set_new_item(object new, Py_ssize_t i, object value):
     """Set an item of a tuple that nobody has seen yet."""
     Py_INCREF(value)
     PyTuple_SetItem(new, i, value)
@@ -190,7 +200,7 @@ cdef bint fits(Call c, int role) except -1:
 
 # ---- the call -------------------------------------------------------------------
 
-cdef object call(Call c, object out):
+cdef object run_call(Call c, object out):
     """Run the call. Return the arrays in `out`, with new ones in place of None; or sums. After a
     MemoryError, nothing has been written."""
     cdef bn_status status
@@ -225,16 +235,14 @@ cdef int check(Call c) except -1:
         if has(c, role):
             pin(c, role, array_of(c, role))
     check_data(c)
-    bn_axes_of(&c.view[SRC], c.channel_axis, &c.axes_of_src)
-    c.axes = c.axes_of_src
+    check_terms(c)
     check_vectors(c)
     check_sums(c)
     check_running(c)
     if has(c, WORKSPACE):
         check_workspace(c)
     check_outputs(c)
-    check_sharing(c)
-    return check_terms(c)
+    return check_sharing(c)
 
 
 cdef int fill_problem(Call c) except -1:
@@ -253,20 +261,17 @@ cdef int fill_problem(Call c) except -1:
         if not has(c, role):
             p.data[role] = NULL
     for role in range(VECTORS, VECTORS + BN_VECTORS):
-        point(c, role)
+        if has(c, role):
+            p.vector[role - VECTORS] = vector_of(c, role)
     p.dtype = <bn_dtype>c.dtype
     p.sums, p.state = <double *>c.view[SUMS].data, <int64_t *>c.view[STATE].data
     return 0
 
 
-cdef void point(Call c, int role) noexcept:
-    """Point a vector of the problem at its array."""
-    cdef bn_vector *vector = &c.problem.vector[role - VECTORS]
-    vector.data = NULL
-    if has(c, role):
-        vector.data = c.view[role].data
-        vector.stride = c.view[role].strides[0]
-        vector.dtype = <bn_dtype>dtype_in_use(c, role)
+cdef bn_vector vector_of(Call c, int role) noexcept:
+    """A pinned vector as C sees it."""
+    cdef const bn_view *view = &c.view[role]
+    return bn_vector(view.data, view.strides[0], <bn_dtype>dtype_in_use(c, role))
 
 
 cdef enum:

@@ -48,14 +48,15 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 from cpython.object cimport Py_TYPE, descrgetfunc
-from cpython.ref cimport Py_INCREF, PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_New, PyTuple_SetItem
 from libc.limits cimport INT_MAX
 from libc.math cimport INFINITY, isfinite
 from libc.string cimport memset
 
 cdef object ndarray = np.ndarray
-cdef object empty = np.empty
+cdef object np_empty = np.empty
+cdef object np_zeros = np.zeros
 cdef object new_tuple = tuple.__new__
 
 include "c.pxi"
@@ -79,25 +80,25 @@ def training(src, gamma=None, beta=None, epsilon=..., data_format=None, running_
              running_variance=None, exponential_avg_factor=None, correction=None, src_1=None,
              relu=False, workspace=None, out=None, num_threads=None, exact=False, words=None,
              dry=False):
-    cdef Call c = begin(TRAINING)
+    cdef Call c = new_call(TRAINING)
     c.exact = as_flag(exact, "exact")
     convert_options(c, data_format, num_threads, words, dry)
     convert(c, SRC, src)
     convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
     convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)
-    return call(c, out)
+    return run_call(c, out)
 
 
 def inference(src, mean, variance, gamma=None, beta=None, epsilon=..., data_format=None,
               src_1=None, relu=False, workspace=None, out=None, num_threads=None, words=None,
               dry=False):
-    cdef Call c = begin(INFERENCE)
+    cdef Call c = new_call(INFERENCE)
     convert_options(c, data_format, num_threads, words, dry)
     convert(c, SRC, src)
     convert(c, MEAN, mean)
     convert(c, VARIANCE, variance)
     convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
-    return call(c, out)
+    return run_call(c, out)
 
 
 def backward(src, diff_dst, mean, variance, gamma=None, epsilon=..., data_format=None,
@@ -106,7 +107,7 @@ def backward(src, diff_dst, mean, variance, gamma=None, epsilon=..., data_format
              dry=False):
     """`total`: the sums of all parts as an array, their number of elements per channel, the dtype
     of the data, and the mean."""
-    cdef Call c = begin(BACKWARD)
+    cdef Call c = new_call(BACKWARD)
     c.exact = as_flag(exact, "exact")
     c.problem.training = as_flag(is_training, "is_training")
     c.vectors_wanted = as_flag(param_grads, "param_grads")
@@ -114,30 +115,30 @@ def backward(src, diff_dst, mean, variance, gamma=None, epsilon=..., data_format
     convert_gate(c, relu, beta, dst, workspace, diff_src_1)
     convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
     convert_total(c, total)
-    return call(c, out)
+    return run_call(c, out)
 
 
 def double_backward(src, diff_dst, mean, variance, gamma, diff_diff_src, diff_diff_gamma=None,
                     diff_diff_beta=None, epsilon=..., data_format=None, is_training=True, out=None,
                     num_threads=None, words=None, dry=False):
-    cdef Call c = begin(DOUBLE_BACKWARD)
+    cdef Call c = new_call(DOUBLE_BACKWARD)
     c.problem.training = as_flag(is_training, "is_training")
     convert_options(c, data_format, num_threads, words, dry)
     convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
     convert(c, DIFF_DIFF_SRC, diff_diff_src)
     convert(c, DIFF_DIFF_GAMMA, diff_diff_gamma)
     convert(c, DIFF_DIFF_BETA, diff_diff_beta)
-    return call(c, out)
+    return run_call(c, out)
 
 
 def training_sums(src, data_format=None, exact=False, num_threads=None, words=None):
     """The sums, the number of elements per channel, the dtype of the data. Of float64 data, the sums
     have a third row: what rounding took from the mean."""
-    cdef Call c = begin(TRAINING_SUMS)
+    cdef Call c = new_call(TRAINING_SUMS)
     c.exact = as_flag(exact, "exact")
     convert_options(c, data_format, num_threads, words, False)
     convert(c, SRC, src)
-    sums = call(c, None)
+    sums = run_call(c, None)
     return sums, c.elements, DTYPES[c.dtype]
 
 
@@ -145,12 +146,12 @@ def backward_sums(src, diff_dst, mean, data_format=None, exact=False, num_thread
                   beta=None, dst=None, workspace=None, variance=None, gamma=None, epsilon=None,
                   words=None):
     """The sums, the number of elements per channel, the dtype of the data, the mean."""
-    cdef Call c = begin(BACKWARD_SUMS)
+    cdef Call c = new_call(BACKWARD_SUMS)
     c.exact = as_flag(exact, "exact")
     convert_options(c, data_format, num_threads, words, False)
     convert_gate(c, relu, beta, dst, workspace, False)
     convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
-    sums = call(c, None)
+    sums = run_call(c, None)
     return sums, c.elements, DTYPES[c.dtype], doubles_of(c, MEAN)
 
 
@@ -161,13 +162,13 @@ def update_running(statistics, double count, running_mean, running_variance,
                    exponential_avg_factor, correction):
     """Update running statistics with those of `count` elements per channel, a dense array of
     doubles: means and squares, as `training_sums` returns them."""
-    cdef Call c = begin(RUNNING)
+    cdef Call c = new_call(RUNNING)
     if statistics.dtype != FLOAT64 or statistics.ndim != 2 or statistics.shape[0] != BN_SUMS:
         raise ValueError(f"statistics: expected float64 of shape (2, C), got {statistics!r}")
     c.words = OF_SUMS
-    keep(c, SRC, empty((0, statistics.shape[1])))
+    keep(c, SRC, np_empty((0, statistics.shape[1])))
     convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)
     keep(c, SUMS, statistics)
     c.problem.count = count
     c.dry = count == 0
-    call(c, None)
+    run_call(c, None)

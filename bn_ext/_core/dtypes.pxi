@@ -1,5 +1,9 @@
 """The dtypes of src_c/base/dtypes.h: names and codes. Included by core.pyx."""
 
+cdef object INT64 = np.dtype(np.int64)
+cdef object FLOAT64 = np.dtype(np.float64)
+cdef object UINT8 = np.dtype(np.uint8)
+
 DTYPES = tuple([bn_dtype_table[code].name.decode() for code in range(BN_DTYPES)])
 
 

@@ -3,44 +3,31 @@
 A state is an int64 array of shape (k, 2, C); src_c/exact/state.h describes its rows.
 """
 
-cdef object INT64 = np.dtype(np.int64)
-# Number of rows of a state, for data that is computed in float32 and for float64 data.
-cdef tuple GRADIENT_STATES = (f32_LIMBS + BN_MORE_ROWS, f64_LIMBS + BN_MORE_ROWS)
-cdef tuple MOMENT_STATES = (f32_SQUARE_LIMBS + BN_MORE_ROWS, f64_SQUARE_LIMBS + BN_MORE_ROWS)
-cdef object FLOAT64 = np.dtype(np.float64)
-
-
-cdef int check_terms(Call c) except -1:
-    """Refuse more elements than a state or a count can hold."""
-    cdef int most = BN_LOG2_TERMS_OF_PART if c.exact else LOG2_COUNTED
-    if c.elements >> most and (c.exact or c.facts.reduces):
-        raise ValueError(
-            f"src: expected fewer than 2**{most} elements per channel in a part"
-            f"{' with exact=True' if c.exact else ''}, got {c.elements}"
-        )
-    return 0
-
-
-cdef int round_state(Call c) except -1:
-    """Round a state's sums into SUMS, and take its number of elements per channel."""
+cdef object rounded_state(Call c, double *count):
+    """The sums of a call's state, each rounded once; `count` is set to its number of elements per
+    channel."""
     cdef const bn_view *view = &c.view[STATE]
-    cdef bn_problem *p = &c.problem
+    cdef bn_problem p
     cdef int64_t stranger, wrong
-    pin_new(c, SUMS, empty(expected_shape(c, SUMS)))
-    p.state, p.sums = <int64_t *>view.data, <double *>c.view[SUMS].data
-    p.dtype = <bn_dtype>c.dtype
-    p.channels = c.channels
-    point(c, MEAN)
-    if c.channels:
-        p.count = count_of_state(p.state, view.shape[0], c.channels, "sums")
-    stranger = bn_state_mismatch(p.state, p, BN_OF_GRADIENTS)
-    wrong = bn_backward_sums(p)
+    result = allocated(np_zeros, (BN_SUMS, c.channels), FLOAT64)
+    cdef double[:, ::1] sums = result
+    count[0] = 0
+    if not c.channels:
+        return result
+    memset(&p, 0, sizeof(bn_problem))
+    p.dtype, p.channels = <bn_dtype>c.dtype, c.channels
+    p.state, p.sums = <int64_t *>view.data, &sums[0, 0]
+    p.vector[BN_MEAN] = vector_of(c, MEAN)
+    count[0] = count_of_state(p.state, <int>view.shape[0], c.channels, "sums")
+    stranger = bn_state_mismatch(p.state, &p, BN_OF_GRADIENTS)
+    wrong = bn_backward_sums(&p)
     if stranger >= 0:
         raise ValueError(
             "sums: expected parts that were all summed about this mean, with this dtype; in channel "
             f"{stranger}, some were not"
         )
-    return check_limbs(wrong, "sums")
+    check_limbs(wrong, "sums")
+    return result
 
 
 cdef int64_t count_of_state(const int64_t *state, int rows, Py_ssize_t channels, str name) except -1:
@@ -78,22 +65,23 @@ cdef int check_limbs(int64_t channel, str name) except -1:
 cdef object as_dense(object a):
     """The array if it is aligned and C-contiguous, else a copy that is both. An array received
     over a network may be neither."""
-    return np.require(a, None, ("C", "A"))
+    flags = a.flags
+    return a if flags.c_contiguous and flags.aligned else np.require(a, None, ("C", "A"))
 
 
-cdef object as_state(object state, tuple rows, int64_t *count):
-    """A state as a dense array; `count` is set to its number of elements per channel. It may have
-    been changed since it was made."""
-    if state.dtype != INT64 or state.ndim != 3 or state.shape[0] not in rows or state.shape[1] != BN_SUMS:
+cdef object as_state(object state, int rows, int64_t *count):
+    """A dense array of a state, which must have this number of rows; `count` is set to its number
+    of elements per channel. The state may have been changed since it was made, but nobody else can
+    change this array's shape: it is new."""
+    a = as_dense(state.view())
+    if a.dtype != INT64 or a.ndim != 3 or a.shape[0] != rows or a.shape[1] != BN_SUMS:
         raise ValueError(
-            f"array: expected int64 of shape (k, 2, C), where k is {any_of([str(k) for k in rows])}, got "
-            f"{state.dtype} of shape {state.shape}"
+            f"array: expected int64 of shape ({rows}, 2, C), got {a.dtype} of shape {a.shape}"
         )
-    a = as_dense(state)
     cdef const int64_t[:, :, ::1] limbs = a
     count[0] = 0
     if limbs.shape[2]:
-        count[0] = count_of_state(&limbs[0, 0, 0], <int>limbs.shape[0], limbs.shape[2], "array")
+        count[0] = count_of_state(&limbs[0, 0, 0], rows, limbs.shape[2], "array")
     return a
 
 
@@ -103,83 +91,91 @@ def rows_of_sums(str dtype, bint exact, bint of_moments):
     return rows_of_state(code, of_moments) if exact else rows_of_plain(code, of_moments)
 
 
-def state_count(state):
+# In these functions, `rows` is the number that belongs to the dtype and the kind of the sums.
+
+def state_count(state, int rows):
     """The number of elements per channel in a state."""
     cdef int64_t count
-    as_state(state, GRADIENT_STATES + MOMENT_STATES, &count)
+    as_state(state, rows, &count)
     return count
 
 
-def state_sums(state):
+def state_sums(state, int rows):
     """The two sums of each channel of a state, each rounded once."""
     cdef int64_t count, wrong = -1
-    cdef const int64_t[:, :, ::1] limbs = as_state(state, GRADIENT_STATES + MOMENT_STATES, &count)
+    cdef const int64_t[:, :, ::1] limbs = as_state(state, rows, &count)
     result = np.zeros((BN_SUMS, limbs.shape[2]))
     cdef double[:, ::1] sums = result
     if limbs.shape[2]:
         with DefaultMode():
-            wrong = bn_round_state(&limbs[0, 0, 0], <int>limbs.shape[0] - BN_MORE_ROWS,
-                                   limbs.shape[2], &sums[0, 0])
+            wrong = bn_round_state(&limbs[0, 0, 0], rows - BN_MORE_ROWS, limbs.shape[2],
+                                   &sums[0, 0])
         check_limbs(wrong, "array")
     return result
 
 
-def canonical_state(state):
+def canonical_state(state, int rows):
     """A new state in the unique form, as if it had been computed in one part."""
     cdef int64_t count, wrong = -1
-    cdef int64_t[:, :, ::1] limbs = as_state(state, GRADIENT_STATES + MOMENT_STATES, &count).copy()
+    copy = as_state(state, rows, &count).copy()
+    cdef int64_t[:, :, ::1] limbs = copy
     if limbs.shape[2]:
-        wrong = bn_make_canonical(
-            &limbs[0, 0, 0], <int>limbs.shape[0] - BN_MORE_ROWS, limbs.shape[2])
+        wrong = bn_make_canonical(&limbs[0, 0, 0], rows - BN_MORE_ROWS, limbs.shape[2])
         check_limbs(wrong, "array")
-    return np.asarray(limbs)
+    return copy
 
 
-def added_states(state, other):
+def added_states(state, other, int rows):
     """The sum of two states."""
-    return of_few_parts(state) + of_few_parts(other)
+    return of_few_parts(state, rows) + of_few_parts(other, rows)
 
 
-cdef object of_few_parts(object state):
+cdef object of_few_parts(object state, int rows):
     """The state itself; after half as many parts as it may have, its canonical form, of one."""
-    last = state.shape[0] - BN_MORE_ROWS + BN_PARTS_ADDED
-    many = state.size and state[last, 0, 0] > BN_MOST_PARTS // 2
-    return canonical_state(state) if many else state
+    cdef int64_t count
+    a = as_state(state, rows, &count)
+    many = a.size and a[rows - BN_MORE_ROWS + BN_PARTS_ADDED, 0, 0] > BN_MOST_PARTS // 2
+    return canonical_state(a, rows) if many else a
 
 
-def state_without(state, part, str name):
+def state_without(state, part, int rows, str name):
     """The canonical state of a total from which a part is taken out. If it was no part, other
     functions find the result impossible."""
-    cdef int64_t[:, :, ::1] limbs = canonical_state(state), taken = canonical_state(part)
-    cdef int n = <int>limbs.shape[0] - BN_MORE_ROWS
-    if limbs.shape[2] and bn_take_out(&limbs[0, 0, 0], &taken[0, 0, 0], n, limbs.shape[2]) >= 0:
+    rest = canonical_state(state, rows)
+    cdef int64_t[:, :, ::1] limbs = rest, taken = canonical_state(part, rows)
+    cdef Py_ssize_t channels = limbs.shape[2]
+    if taken.shape[2] != channels:
+        raise ValueError(f"{name}: expected {channels} channels, got {taken.shape[2]}")
+    if channels and bn_take_out(&limbs[0, 0, 0], &taken[0, 0, 0], rows - BN_MORE_ROWS,
+                                channels) >= 0:
         raise ValueError(
             f"{name}: expected a part without NaN or Inf for -: other parts may have them, too")
-    return np.asarray(limbs)
+    return rest
 
 
-def pack_state(state):
+def pack_state(state, int rows):
     """The state in its canonical form, without limbs that are 0 in all channels; and which rows
     are left."""
-    packed = canonical_state(state)
+    packed = canonical_state(state, rows)
     cdef int64_t[:, :, ::1] limbs = packed
-    cdef int n = <int>limbs.shape[0] - BN_MORE_ROWS
+    cdef int n = rows - BN_MORE_ROWS
     if limbs.shape[2]:
         bn_fold_signs(&limbs[0, 0, 0], n, limbs.shape[2])
-    rows = packed.any(axis=(1, 2))
-    rows[n:] = True
-    return packed[rows], rows
+    left = packed.any(axis=(1, 2))
+    left[n:] = True
+    return packed[left], left
 
 
-def unpack_state(packed, rows):
+def unpack_state(packed, left):
     """The state that `pack_state` has packed."""
     cdef int64_t count
-    state = np.zeros((len(rows), BN_SUMS, packed.shape[2]), INT64)
-    state[rows] = packed
+    cdef int rows = len(left)
+    state = np.zeros((rows, BN_SUMS, packed.shape[2]), INT64)
+    state[left] = packed
     cdef int64_t[:, :, ::1] limbs = state
     if limbs.shape[2]:
-        bn_unfold_signs(&limbs[0, 0, 0], <int>limbs.shape[0] - BN_MORE_ROWS, limbs.shape[2])
-    return as_state(state, GRADIENT_STATES + MOMENT_STATES, &count)
+        bn_unfold_signs(&limbs[0, 0, 0], rows - BN_MORE_ROWS, limbs.shape[2])
+    return as_state(state, rows, &count)
 
 
 def state_statistics(state, str dtype):
@@ -191,7 +187,7 @@ def state_statistics(state, str dtype):
     """
     cdef int64_t count, wrong = -1
     cdef int code = DTYPES.index(dtype)
-    cdef const int64_t[:, :, ::1] limbs = as_state(state, (rows_of_state(code, True),), &count)
+    cdef const int64_t[:, :, ::1] limbs = as_state(state, rows_of_state(code, True), &count)
     cdef Py_ssize_t channels = limbs.shape[2]
     result = np.zeros((BN_SUMS, channels))
     cdef double[:, ::1] found = result

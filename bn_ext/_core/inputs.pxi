@@ -4,18 +4,23 @@ By now, all are base-class arrays, and pinned. An array's dtype is read once; ev
 from its view. Included by core.pyx.
 """
 
-cdef object wrong_input(Call c, int role, str expected, str to=""):
+cdef enum:
+    LOG2_COUNTED = 53  # doubles hold every whole number below 2**53
+
+
+cdef object wrong_input(Call c, int role, object dtype, str expected, str to=""):
     """The error for an array of an unexpected dtype."""
-    return wrong_dtype(name_of(c, role), array_of(c, role), expected, to)
+    return wrong_dtype(name_of(c, role), array_of(c, role), dtype, expected, to)
 
 
 cdef int check_data(Call c) except -1:
     """Check src and the other operands that are read; set the call's dtype and sizes."""
     cdef const bn_view *src = &c.view[SRC]
     cdef int axis, role
-    c.dtype = dtype_of(c, SRC)
+    dtype = dtype_of_array(array_of(c, SRC))
+    c.dtype = code_of_pinned(c, SRC, dtype)
     if c.dtype < 0:
-        raise wrong_input(c, SRC, any_of(DTYPES), "float32")
+        raise wrong_input(c, SRC, dtype, any_of(DTYPES), "float32")
     if src.ndim < 2:
         name = input_name(c, SRC)
         hint = (f"; pass np.asarray({name}).reshape(-1, 1) for one channel, or "
@@ -27,9 +32,10 @@ cdef int check_data(Call c) except -1:
     for role in range(SRC + 1, DST + 1):
         if not is_read(c, role):
             continue
-        if dtype_of(c, role) != c.dtype:
+        dtype = dtype_of_array(array_of(c, role))
+        if code_of_pinned(c, role, dtype) != c.dtype:
             wanted = DTYPES[c.dtype]
-            raise wrong_input(c, role, f"{wanted}, like {input_name(c, SRC)}", wanted)
+            raise wrong_input(c, role, dtype, f"{wanted}, like {input_name(c, SRC)}", wanted)
         if not bn_same_shape(&c.view[role], src):
             raise ValueError(
                 f"{input_name(c, role)}: expected shape {shape_of(src)}, like "
@@ -43,6 +49,19 @@ cdef int check_data(Call c) except -1:
         if axis != c.channel_axis:
             c.elements *= src.shape[axis]
     c.is_empty = c.elements == 0 or c.channels == 0
+    bn_axes_of(src, c.channel_axis, &c.axes_of_src)
+    c.axes = c.axes_of_src
+    return 0
+
+
+cdef int check_terms(Call c) except -1:
+    """Refuse more elements than a state or a count can hold."""
+    cdef int most = BN_LOG2_TERMS_OF_PART if c.exact else LOG2_COUNTED
+    if c.elements >> most and (c.exact or c.facts.reduces):
+        raise ValueError(
+            f"src: expected fewer than 2**{most} elements per channel in a part"
+            f"{' with exact=True' if c.exact else ''}, got {c.elements}"
+        )
     return 0
 
 
@@ -74,9 +93,10 @@ cdef int check_vectors(Call c) except -1:
 
 cdef int check_vector(Call c, int role, str to) except -1:
     """Check a vector's length and dtype; `to` as for wrong_dtype."""
-    c.vector_dtype[role - VECTORS] = dtype_of(c, role)
+    dtype = dtype_of_array(array_of(c, role))
+    c.vector_dtype[role - VECTORS] = code_of_pinned(c, role, dtype)
     if c.vector_dtype[role - VECTORS] < 0:
-        raise wrong_input(c, role, any_of(DTYPES), to)
+        raise wrong_input(c, role, dtype, any_of(DTYPES), to)
     if not fits(c, role):
         raise wrong_vector(c, role)
     return 0
@@ -151,9 +171,6 @@ cdef object wrong_vector(Call c, int role):
 
 # ---- bits and sums --------------------------------------------------------------
 
-cdef object UINT8 = np.dtype(np.uint8)
-
-
 cdef inline unsigned char *order_in_workspace(Call c) noexcept:
     """The order of the bits, behind them."""
     cdef Py_ssize_t bits = bn_bytes_of_bits(c.elements * c.channels)
@@ -166,8 +183,9 @@ cdef int check_workspace(Call c) except -1:
     cdef const bn_view *view = &c.view[WORKSPACE]
     cdef Py_ssize_t order = bn_bytes_of_order(c.view[SRC].ndim)
     cdef Py_ssize_t size = bn_bytes_of_bits(c.elements * c.channels) + order
-    if dtype_of_array(array_of(c, WORKSPACE)) != UINT8 or view.itemsize != 1:
-        raise wrong_input(c, WORKSPACE, "uint8")
+    dtype = dtype_of_array(array_of(c, WORKSPACE))
+    if dtype != UINT8 or view.itemsize != 1:
+        raise wrong_input(c, WORKSPACE, dtype, "uint8")
     if view.ndim != 1 or view.shape[0] != size:
         raise ValueError(
             f"workspace: expected shape ({size},), a bit for each element of "
@@ -217,7 +235,7 @@ cdef int check_sums(Call c) except -1:
         )
     c.problem.count = count
     if has(c, STATE):
-        round_state(c)
+        pin_new(c, SUMS, rounded_state(c, &c.problem.count))
     if not c.is_empty and c.problem.count < c.elements:
         raise ValueError(
             f"sums: expected at least {c.elements} elements per channel, as many as this part has, "
@@ -228,12 +246,12 @@ cdef int check_sums(Call c) except -1:
 
 cdef object doubles_of(Call c, int role):
     """A float64 copy of a pinned vector, with one kind of 0."""
-    copy = empty(c.channels)
+    copy = allocated(np_empty, c.channels, FLOAT64)
     cdef double[::1] to = copy
+    cdef bn_vector vector = vector_of(c, role)
     cdef Py_ssize_t i
     if c.channels:
-        point(c, role)
-        vector_read(&c.problem.vector[role - VECTORS], 0, c.channels, &to[0])
+        vector_read(&vector, 0, c.channels, &to[0])
         for i in range(c.channels):
             to[i] += 0.0
     return copy
@@ -246,7 +264,3 @@ cpdef Py_ssize_t first_different(const double[::1] a, const double[::1] b) excep
         if a[i] != b[i] and (a[i] == a[i] or b[i] == b[i]):
             return i
     return -1
-
-
-cdef enum:
-    LOG2_COUNTED = 53  # doubles hold every whole number below 2**53

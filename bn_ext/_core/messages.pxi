@@ -48,15 +48,14 @@ cdef bint holds_numbers(object a) except -1:
     return True
 
 
-cdef object wrong_dtype(str name, object a, str expected, str to=""):
-    """The error for an array with an unexpected dtype. If `to` is a NumPy dtype and the array
-    holds numbers, the message suggests converting the array to `to`. If `to` is float32, which may lose
-    something, it suggests float64 where that is allowed. If `to` is None, because the array is
-    written, no copy is suggested.
+cdef object wrong_dtype(str name, object a, object dtype, str expected, str to=""):
+    """The error for an array with an unexpected dtype. It is passed as it was read, since it may
+    change. If `to` is a NumPy dtype and the array holds numbers, the message suggests converting the
+    array to `to`. If `to` is float32, which may lose something, it suggests float64 where that is
+    allowed. If `to` is None, because the array is written, no copy is suggested.
 
     Here and elsewhere, what is suggested begins with np.asarray: the argument may have been a list
     or any other object that can be viewed as an array."""
-    dtype = a.dtype
     copies = to is not None
     native = dtype if dtype.isnative else dtype.newbyteorder("=")  # strings have no order
     if native is not dtype and (native == INT64 or code_of(native) >= 0):
@@ -77,5 +76,6 @@ cdef object wrong_dtype(str name, object a, str expected, str to=""):
 def require_dtype(str name, a, allowed, str like=""):
     """Refuse an array whose dtype is not allowed; advise the widest one, whose name is the last in
     the alphabet."""
-    if a.dtype.name not in allowed or not a.dtype.isnative:
-        raise wrong_dtype(name, a, any_of(allowed) + like, max(allowed))
+    dtype = a.dtype
+    if dtype.name not in allowed or not dtype.isnative:
+        raise wrong_dtype(name, a, dtype, any_of(allowed) + like, max(allowed))

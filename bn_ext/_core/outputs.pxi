@@ -5,20 +5,20 @@ written here. Included by core.pyx.
 """
 
 cdef int check_outputs(Call c) except -1:
-    cdef int i, role, dtype
+    cdef int i, role, code
     for i in range(c.n_outputs):
         role = c.facts.outputs[i]
         if not has(c, role):
             continue
-        dtype = dtype_of(c, role)
-        if dtype < 0 or (dtype != c.dtype and not is_vector(role)):
+        dtype = dtype_of_array(array_of(c, role))
+        code = code_of_pinned(c, role, dtype)
+        if code < 0 or (code != c.dtype and not is_vector(role)):
             expected = any_of(DTYPES) if is_vector(role) else DTYPES[c.dtype]
             raise ValueError(
-                f"{name_of(c, role)}: expected dtype {expected}, "
-                f"got {dtype_text(array_of(c, role).dtype)}"
+                f"{name_of(c, role)}: expected dtype {expected}, got {dtype_text(dtype)}"
             )
         if is_vector(role):
-            c.vector_dtype[role - VECTORS] = dtype
+            c.vector_dtype[role - VECTORS] = code
         if not fits(c, role):
             raise ValueError(
                 f"{name_of(c, role)}: expected shape {expected_shape(c, role)}, "
@@ -108,6 +108,7 @@ cdef class Block:
     cdef Py_ssize_t size
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
+        Py_DECREF(None)  # Cython has put it into buffer.obj, which is overwritten
         PyBuffer_FillInfo(buffer, self, self.data, self.size, False, flags)
 
     def __dealloc__(self):
@@ -120,17 +121,27 @@ cdef enum:
     LEAST_KEPT = 1 << 16  # bytes of copies from which on their memory is kept
 
 
+cdef object allocated(object make, object shape, object dtype):
+    """An array made by np.empty or np.zeros. If memory is short, what is kept gives way."""
+    try:
+        return make(shape, dtype)
+    except MemoryError:
+        if not bn_release_parked():
+            raise
+    return make(shape, dtype)
+
+
 cdef object new_array(object shape, object dtype, Call c, Py_ssize_t least):
     """An uninitialized array of src's size; from `least` bytes on, in memory that is kept."""
     cdef Py_ssize_t i, bytes = size_of(c.dtype)
     for i in range(c.view[SRC].ndim):
         bytes *= c.view[SRC].shape[i]
     if bytes < least or parked_limit() == 0:
-        return empty(shape, dtype)
+        return allocated(np_empty, shape, dtype)
     cdef Block block = Block.__new__(Block)
     block.data, block.size = <char *>bn_take_block(bytes), bytes
     if block.data == NULL:
-        return empty(shape, dtype)  # its MemoryError names shape and dtype
+        return allocated(np_empty, shape, dtype)  # its MemoryError names shape and dtype
     PyTraceMalloc_Track(TRACE_DOMAIN, <uintptr_t>block.data, bytes)
     return ndarray(shape, dtype, block)
 
@@ -176,11 +187,11 @@ cdef object new_results(Call c, tuple given):
             pin_new(c, role, new_like_src(c, &c.axes_of_src, BN_BLOCK_BYTES))
         elif c.vectors_wanted:
             c.vector_dtype[role - VECTORS] = new_vector_dtype(c)
-            pin_new(c, role, empty(c.channels, DTYPE_OF_CODE[dtype_in_use(c, role)]))
+            pin_new(c, role, allocated(np_empty, c.channels, DTYPE_OF_CODE[dtype_in_use(c, role)]))
     result = PyTuple_New(n)
     for i in range(n):
         new = given[i] is None and has(c, outputs[i])
-        put(result, i, array_of(c, outputs[i]) if new else given[i])
+        set_new_item(result, i, array_of(c, outputs[i]) if new else given[i])
     if RESULTS[c.entry] is None:
         return result[0]
     return new_tuple(RESULTS[c.entry] if n < MOST_OUTPUTS else BatchNormAddGradients, result)
@@ -190,7 +201,7 @@ cdef object new_sums(Call c):
     """The sums before C fills them in: zeros."""
     cdef int role = STATE if c.exact else SUMS
     try:
-        sums = np.zeros(expected_shape(c, role), INT64 if c.exact else FLOAT64)
+        sums = allocated(np_zeros, expected_shape(c, role), INT64 if c.exact else FLOAT64)
     except ValueError:
         raise MemoryError("bn_ext: no memory for the sums") from None
     pin_new(c, role, sums)

@@ -1,6 +1,8 @@
 /* axes.c: see axes.h. */
 #include "arrays/axes.h"
 
+#include "base/sizes.h"
+
 /* ---- order -------------------------------------------------------------- */
 
 /* Fill `moving` with the axes that are longer than 1 and have a nonzero stride, largest |stride|
@@ -37,33 +39,38 @@ void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes) {
 
 enum { CHANNELS = 128 }; /* marks the channel axis */
 
-static void write_axis(const bn_view *src, int axis, int channel_axis, unsigned char to[2]) {
-    to[0] = (unsigned char)(axis == channel_axis ? axis | CHANNELS : axis);
-    to[1] = (unsigned char)src->shape[axis];
+static uint64_t hash_of_shape(const bn_view *view) {
+    uint64_t hash = 0;
+    for (int axis = 0; axis < view->ndim; axis++)
+        hash = mixed(hash ^ (uint64_t)view->shape[axis]);
+    return hash;
 }
 
 void bn_write_order(const bn_view *src, int channel_axis, const bn_axes *axes, unsigned char *to) {
-    for (int k = 0; k < axes->n; k++, to += 2)
-        write_axis(src, axes->axis[k], channel_axis, to);
+    const uint64_t hash = hash_of_shape(src);
+    int order[BN_MAX_AXES], n = 0;
+    for (; n < axes->n; n++)
+        order[n] = axes->axis[n];
     for (int axis = 0; axis < src->ndim; axis++)
-        if (src->shape[axis] == 1) {
-            write_axis(src, axis, channel_axis, to);
-            to += 2;
-        }
+        if (src->shape[axis] == 1)
+            order[n++] = axis;
+    for (int k = 0; k < n; k++) {
+        to[2 * k] = (unsigned char)(order[k] == channel_axis ? order[k] | CHANNELS : order[k]);
+        to[2 * k + 1] = (unsigned char)(hash >> 8 * (k % 8));
+    }
 }
 
 bool bn_read_order(const unsigned char *order, const bn_view *src, int channel_axis,
                    bn_axes *axes) {
+    const uint64_t hash = hash_of_shape(src);
     bool seen[BN_MAX_AXES] = {false};
     axes->n = 0;
     axes->channel_place = -1;
-    for (int k = 0; k < src->ndim; k++, order += 2) {
-        const int axis = order[0] & ~CHANNELS;
-        unsigned char expected[2];
-        if (axis >= src->ndim || seen[axis])
-            return false;
-        write_axis(src, axis, channel_axis, expected);
-        if (order[0] != expected[0] || order[1] != expected[1])
+    for (int k = 0; k < src->ndim; k++) {
+        const int axis = order[2 * k] & ~CHANNELS;
+        const bool marked = order[2 * k] & CHANNELS;
+        if (axis >= src->ndim || seen[axis] || marked != (axis == channel_axis) ||
+            order[2 * k + 1] != (unsigned char)(hash >> 8 * (k % 8)))
             return false;
         seen[axis] = true;
         if (src->shape[axis] != 1)

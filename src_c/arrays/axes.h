@@ -37,7 +37,7 @@ static inline ptrdiff_t bytes_apart(ptrdiff_t stride) {
 void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes);
 
 /* An order of axes as bytes: two for each axis, slowest first, those of length 1 last: the axis,
- * plus 128 if it is the channel axis, and the lowest byte of its length. */
+ * plus 128 if it is the channel axis, and the next byte of a hash of src's shape. */
 static inline ptrdiff_t bn_bytes_of_order(int ndim) {
     return 2 * (ptrdiff_t)ndim;
 }

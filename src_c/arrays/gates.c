@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "call/dispatch.h"
-#include "base/sizes.h"
 #include "threads/pool.h"
 
 /* Put n bits behind the first `at` bits; all others must be zeros. */
@@ -90,7 +90,7 @@ void bn_make_bits(const bn_problem *p, const char *given, char *to) {
 
 bn_status bn_open_gate(bn_problem *p, const char *bits) {
     enum { MAY_BE_READ = 8 };
-    char *memory = malloc((size_t)bn_bytes_of_bits(bn_elements(p)) + MAY_BE_READ);
+    char *memory = take_memory((size_t)bn_bytes_of_bits(bn_elements(p)) + MAY_BE_READ);
     if (!memory)
         return BN_NO_MEMORY;
     bn_make_bits(p, bits, memory);

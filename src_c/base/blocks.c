@@ -2,7 +2,6 @@
 #define _GNU_SOURCE /* MADV_FREE */
 #include "base/blocks.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 
 #include "base/sizes.h"
@@ -17,8 +16,7 @@
 enum {
     HUGE_BYTES = 2 << 20,
     MOST_PARKED = 64,
-    WASTE = 4,    /* a reused block has at most 1 + 1/WASTE times the bytes asked for */
-    YOUNGEST = 8, /* 1/YOUNGEST of the limit is not offered to the system */
+    WASTE = 4, /* a reused block has at most 1 + 1/WASTE times the bytes asked for */
     /* A block's length is a multiple of any system's page: else what is mapped beyond its end could
      * not be unmapped. */
     LARGEST_PAGE = 64 << 10,
@@ -31,15 +29,14 @@ enum {
 typedef struct {
     char *start; /* NULL: none */
     size_t bytes;
-    bool offered; /* may the system take its pages? */
 } mapping;
 
+/* The lock guards all that follows. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static mapping parked[MOST_PARKED]; /* oldest first */
 static int n_parked;
 static size_t parked_bytes, limit;
 
-/* The lock is held. */
 static mapping remove_parked(int i) {
     const mapping m = parked[i];
     n_parked--;
@@ -49,47 +46,20 @@ static mapping remove_parked(int i) {
     return m;
 }
 
-/* The lock is held. Offering a huge page to the system interrupts every core that runs a thread of
- * this process, which costs as much as writing a third of the page. So the youngest blocks, which
- * will probably be taken again soon, are not offered. */
-static void offer_old(void) {
-    size_t bytes = 0;
-    for (int i = n_parked - 1; i >= 0; i--) {
-        bytes += parked[i].bytes;
-        if (bytes <= limit / YOUNGEST || parked[i].offered)
-            continue;
-        madvise(parked[i].start, parked[i].bytes, MADV_FREE);
-        parked[i].offered = true;
-    }
-}
-
-static void unmap(mapping m) {
-    if (m.start)
-        munmap(m.start, m.bytes);
-}
-
 /* Unmap the oldest blocks until at most `most` bytes are parked. */
 static void shed(size_t most) {
-    mapping m;
-    do {
-        m = (mapping){0};
-        pthread_mutex_lock(&lock);
-        if (parked_bytes > most)
-            m = remove_parked(0);
-        pthread_mutex_unlock(&lock);
-        unmap(m);
-    } while (m.start);
+    while (parked_bytes > most) {
+        const mapping m = remove_parked(0);
+        munmap(m.start, m.bytes);
+    }
 }
 
 /* Take the youngest block that fits, which may still be in a cache. */
 static mapping take_parked(size_t bytes) {
-    mapping m = {0};
-    pthread_mutex_lock(&lock);
-    for (int i = n_parked - 1; i >= 0 && !m.start; i--)
+    for (int i = n_parked - 1; i >= 0; i--)
         if (bytes <= parked[i].bytes && parked[i].bytes <= bytes + bytes / WASTE)
-            m = remove_parked(i);
-    pthread_mutex_unlock(&lock);
-    return m;
+            return remove_parked(i);
+    return (mapping){0};
 }
 
 /* Map from a huge-page boundary on, so that the system can use huge pages. */
@@ -106,7 +76,7 @@ static mapping map_new(size_t bytes) {
 #ifdef MADV_HUGEPAGE
     madvise(all + before, bytes, MADV_HUGEPAGE);
 #endif
-    return (mapping){all + before, bytes, false};
+    return (mapping){all + before, bytes};
 }
 
 /* A mapping's first bytes hold its length. */
@@ -114,8 +84,12 @@ void *bn_take_block(size_t bytes) {
     if (bytes > PTRDIFF_MAX - 2 * HUGE_BYTES)
         return NULL;
     bytes = (size_t)round_up((int64_t)bytes + START, LARGEST_PAGE);
+    pthread_mutex_lock(&lock);
     mapping m = take_parked(bytes);
+    pthread_mutex_unlock(&lock);
     if (!m.start)
+        m = map_new(bytes);
+    if (!m.start && bn_release_parked())
         m = map_new(bytes);
     if (!m.start)
         return NULL;
@@ -124,44 +98,48 @@ void *bn_take_block(size_t bytes) {
 }
 
 void bn_park_block(void *block) {
-    mapping m = {(char *)block - START, 0, false}, old = {0};
-    m.bytes = *(size_t *)m.start;
+    char *start = (char *)block - START;
+    const mapping m = {start, *(size_t *)start};
     pthread_mutex_lock(&lock);
-    const size_t most = limit;
-    if (m.bytes > most) {
-        old = m;
+    if (m.bytes > limit) {
+        munmap(m.start, m.bytes);
     } else {
+        shed(limit - m.bytes);
         if (n_parked == MOST_PARKED)
-            old = remove_parked(0);
+            shed(parked_bytes - 1);
+        madvise(m.start, m.bytes, MADV_FREE);
         parked[n_parked++] = m;
         parked_bytes += m.bytes;
-        offer_old();
     }
     pthread_mutex_unlock(&lock);
-    unmap(old);
-    shed(most);
+}
+
+bool bn_release_parked(void) {
+    pthread_mutex_lock(&lock);
+    const bool any = n_parked > 0;
+    shed(0);
+    pthread_mutex_unlock(&lock);
+    return any;
 }
 
 void bn_set_parked_limit(int64_t bytes) {
     pthread_mutex_lock(&lock);
     limit = (size_t)bytes;
-    offer_old();
+    shed(limit);
     pthread_mutex_unlock(&lock);
-    shed((size_t)bytes);
 }
 
+static int64_t locked(const size_t *bytes) {
+    pthread_mutex_lock(&lock);
+    const int64_t now = (int64_t)*bytes;
+    pthread_mutex_unlock(&lock);
+    return now;
+}
 int64_t bn_parked_limit(void) {
-    pthread_mutex_lock(&lock);
-    const int64_t bytes = (int64_t)limit;
-    pthread_mutex_unlock(&lock);
-    return bytes;
+    return locked(&limit);
 }
-
 int64_t bn_parked_bytes(void) {
-    pthread_mutex_lock(&lock);
-    const int64_t bytes = (int64_t)parked_bytes;
-    pthread_mutex_unlock(&lock);
-    return bytes;
+    return locked(&parked_bytes);
 }
 
 /* A child inherits its parent's parked blocks, but a write to an inherited page copies it, which
@@ -173,8 +151,7 @@ static void in_parent(void) {
     pthread_mutex_unlock(&lock);
 }
 static void in_child(void) {
-    while (n_parked)
-        unmap(remove_parked(0));
+    shed(0);
     pthread_mutex_unlock(&lock);
 }
 __attribute__((constructor)) static void watch_forks(void) {
@@ -188,6 +165,9 @@ void *bn_take_block(size_t bytes) {
 }
 void bn_park_block(void *block) {
     free(block);
+}
+bool bn_release_parked(void) {
+    return false;
 }
 void bn_set_parked_limit(int64_t bytes) {
     (void)bytes;

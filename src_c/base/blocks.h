@@ -2,12 +2,13 @@
  *
  * Writing to 160 MB takes 8 ms longer if it has just been mapped, because the system clears each
  * page. So a returned block is parked: it stays mapped. A later request for about its size may get
- * the block. The system may take the pages of all but the youngest blocks whenever it needs memory
- * (MADV_FREE). Pages that it has not taken are written as fast as others.
+ * the block. The system may take the pages of parked blocks whenever it needs memory (MADV_FREE).
+ * Pages that it has not taken are written as fast as others.
  */
 #ifndef BN_BLOCKS_H
 #define BN_BLOCKS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,6 +24,9 @@ enum { BN_BLOCK_BYTES = 1 << 20 };
  * supported. */
 void *bn_take_block(size_t bytes);
 void bn_park_block(void *block);
+
+/* Unmap all parked blocks, for an allocation that has failed; were there any? */
+bool bn_release_parked(void);
 
 /* The most bytes that may be parked; any excess is unmapped at once. 0 where parking is not
  * supported. */

@@ -132,14 +132,6 @@ void bn_unfold_signs(int64_t *state, int limbs, int64_t channels) {
 
 /* ---- count and stamp ------------------------------------------------------- */
 
-/* Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014. */
-static uint64_t mixed(uint64_t x) {
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 /* Changes whenever a state's meaning does. */
 enum { FORMAT = 2 };
 
@@ -265,5 +257,10 @@ int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double
             sums[i + j] = rounded(&m);
         }
     }
+    const int64_t *counts = state + (limbs + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
+    for (int64_t c = 0; c < channels; c++)
+        if (counts[c] == 1 && sums[c] == 0 && fabs(sums[channels + c]) > 0 &&
+            isfinite(sums[channels + c]))
+            return c;
     return -1;
 }

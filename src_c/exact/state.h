@@ -68,7 +68,7 @@ static inline int64_t *bn_state_row(int64_t *state, int64_t channels, int row) {
 /* Carry, and set each flag to 0 or 1; the state then counts as one part. */
 int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);
 
-/* Each sum, rounded to a double once. */
+/* Each sum, rounded to a double once. Of a single term that is 0, the other sum is 0, too. */
 int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums);
 
 /* Take a part out of a total; both are canonical, and so is the result, unless the part was none of

@@ -52,8 +52,8 @@ static scaled_pair scaled_pair_of(const double of[6], int n, int lowest) {
 }
 
 /* n * q - s^2, which is n^2 times the variance. As an integer it is exact. It is 0 only if the
- * variance is 0, and below 0 only if no data has these sums. Digits of q and s^2 line up,
- * because their units are powers of 2^DIGIT_BITS (bn_lowest). */
+ * variance is 0, as that of one element is, and below 0 only if no data has these sums. Digits of q
+ * and s^2 line up, because their units are powers of 2^DIGIT_BITS (bn_lowest). */
 static scaled_pair spread_of(const digits *s, const digits *q, int64_t n) {
     int64_t all[DIGITS];
     double leading[6];
@@ -102,7 +102,7 @@ static bool set_stats(const bn_magnitude *s, const bn_magnitude *q, int64_t coun
     spread.exponent -= ilogb(bn_power_above((double)count));
     *mean = s->negative && size != 0 ? -size : size;
     *squares = over(spread, count);
-    return !q->negative && spread.value.high >= 0;
+    return !q->negative && (count == 1 ? spread.value.high == 0 : spread.value.high >= 0);
 }
 
 int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats) {

@@ -1,7 +1,10 @@
 """Processes that reuse the memory of results. Run by test_kept_memory.py."""
 
 import builtins
+import re
+import resource
 import threading
+from pathlib import Path
 
 import numpy as np
 from calls import callers, in_child, main
@@ -17,11 +20,30 @@ def result():
     return bn_ext.batch_norm_inference(x, x[0], x[1] ** 2, epsilon=1)
 
 
-def default():
-    """The default limit, after another one was set."""
-    bn_ext.keep_memory(5)
-    bn_ext.keep_memory()
-    return bn_ext.keep_memory()
+def gives_way(limit, what):
+    """How much is kept after a call for which memory was too short, but for what was kept."""
+    big, row = np.ones((1 << 19, 64), np.float32), np.ones((1, 1 << 20), np.float32)
+    v, vectors, own = big[0].copy(), (row + 1, row + 2), {"epsilon": 1, "num_threads": 1}
+    calls = {
+        "a result": lambda: bn_ext.batch_norm_inference(big, v, v, **own),
+        "a small result": lambda: bn_ext.batch_norm_inference(row, row[0], row[0], **own),
+        "vectors": lambda: bn_ext.batch_norm_training(row, out=(row, None, None), **own),
+        "sums": lambda: bn_ext.Statistics(row, num_threads=1),
+        "exact sums": lambda: bn_ext.Statistics(row[:, : 1 << 17], exact=True, num_threads=1),
+        "memory of a call": lambda: bn_ext.batch_norm_training(
+            row, out=(row, *(a[0] for a in vectors)), **own),
+        "bits of a gate": lambda: bn_ext.batch_norm_backward(
+            big, big, v, v, relu=True, dst=big, out=(big, None, None), **own),
+    }  # fmt: skip
+    bn_ext.keep_memory(1 << 40)
+    results = [result() for _ in range(10)]
+    del results
+    kept = _core.parked_bytes()
+    field = {"RLIMIT_AS": "VmSize", "RLIMIT_DATA": "VmData"}[limit]
+    used = 1024 * int(re.search(rf"{field}:\s*([0-9]+)", Path("/proc/self/status").read_text())[1])
+    resource.setrlimit(getattr(resource, limit), (used + (1 << 20), resource.RLIM_INFINITY))
+    found = calls[what]()
+    return [kept > 0, _core.parked_bytes(), found is None]
 
 
 def child():

@@ -1,25 +1,33 @@
-"""meddle.py BY: a method of the argument BY changes each other argument of a gradient, in each way.
+"""Arguments that change during a call: by methods of others, or by garbage that is collected.
 
-The call must be refused or have the right bits.
+Nothing is asked of errors, and of results only that they have room for their elements. But the
+process lives, with a heap that is whole.
 """
 
 import contextlib
+import gc
 import itertools
-import sys
+import operator
+import pickle
 
 import numpy as np
 
 import bn_ext
 
-CHANGES = [
+VIEWS = [
     lambda a: setattr(a, "shape", (a.size,)),
     lambda a: setattr(a, "shape", (1, a.size, 1)),
+    lambda a: setattr(a, "shape", (a.size // 2, 2, 1)),
     lambda a: setattr(a, "dtype", np.uint8),
     lambda a: setattr(a, "dtype", np.float64),
-    lambda a: a.resize((1,) * a.ndim, refcheck=False),
-    lambda a: a.resize((4000,), refcheck=False),
     lambda a: setattr(a.flags, "writeable", False),
 ]
+#: These free memory, which no array may do once it is in use.
+SIZES = [
+    lambda a: a.resize((1,) * a.ndim, refcheck=False),
+    lambda a: a.resize((4000,), refcheck=False),
+]
+survives = contextlib.suppress(ArithmeticError, AttributeError, TypeError, ValueError)
 
 
 class Meddling:
@@ -30,7 +38,7 @@ class Meddling:
 
     def read(self, *_, **__):
         change, self.change = self.change, lambda: None
-        with contextlib.suppress(ValueError, AttributeError, TypeError):
+        with survives:
             change()
         return self.value
 
@@ -46,25 +54,86 @@ class MeddlingList(Meddling, list):
         return iter(self.read())
 
 
-def arguments():
+class Garbage:
+    """It makes a change when it is collected."""
+
+    def __init__(self, change):
+        self.me, self.change = self, change
+
+    def __del__(self):
+        with survives:
+            self.change()
+
+
+def collected_meanwhile(change, use, after):
+    """Use something; garbage is collected after so many allocations."""
+    gc.collect()
+    gc.set_threshold(after)
+    Garbage(change)
+    with survives:
+        use()
+    gc.set_threshold(0)
+
+
+def arguments(channels=20):
     rng = np.random.default_rng(0)
-    given = {name: rng.random((50, 20), np.float32) for name in ("src", "diff_dst")}
-    given |= {name: rng.random(20, np.float32) for name in ("mean", "variance", "gamma")}
+    given = {name: rng.random((50, channels), np.float32) for name in ("src", "diff_dst")}
+    given |= {name: rng.random(channels, np.float32) for name in ("mean", "variance", "gamma")}
     sums = bn_ext.GradientSums(*list(given.values())[:3], exact=True)
-    out = [np.full(shape, 7, np.float32) for shape in ((50, 20), 20, 20)]
+    out = [np.full(shape, 7, np.float32) for shape in ((50, channels), channels, channels)]
     return {**given, "epsilon": 0.5, "num_threads": 2, "out": out, "sums": sums}
 
 
-def bits(found):
-    return [array.tobytes() for array in found]
+def arrays_of(given):
+    return [*list(given.values())[:5], *given["out"], given["sums"].array]
 
 
-by = sys.argv[1]
-kind = {"epsilon": Meddling, "num_threads": Meddling, "out": MeddlingList}.get(by, MeddlingArray)
-wanted = bits(bn_ext.batch_norm_backward(**arguments()))
-for target, change in itertools.product(range(9), CHANGES):
-    given = arguments()
-    arrays = [*list(given.values())[:5], *given["out"], given["sums"].array]
-    given[by] = kind(given[by], lambda a=arrays[target], change=change: change(a))
-    with contextlib.suppress(TypeError, ValueError):
-        assert bits(bn_ext.batch_norm_backward(**given)) == wanted, (target, change)
+def by_methods():
+    kinds = {"epsilon": Meddling, "num_threads": Meddling, "out": MeddlingList}
+    names = [*kinds, "src", "diff_dst", "mean", "variance", "gamma"]
+    for by, target, change in itertools.product(names, range(9), VIEWS + SIZES):
+        given = arguments()
+        array = arrays_of(given)[target]
+        kind = kinds.get(by, MeddlingArray)
+        given[by] = kind(given[by], lambda array=array, change=change: change(array))
+        with survives:
+            bn_ext.batch_norm_backward(**given)
+
+
+def by_garbage():
+    for target, change, after in itertools.product(range(9), VIEWS, range(1, 60, 2)):
+        given = arguments()
+        array = arrays_of(given)[target]
+        if after % 4 == 1:
+            given["out"] = None
+
+        def call(given=given):
+            assert bn_ext.batch_norm_backward(**given).diff_src.nbytes == 4000
+
+        collected_meanwhile(lambda array=array, change=change: change(array), call, after)
+
+
+USES = [
+    lambda s: s.count, lambda s: s.mean, lambda s: s == s, pickle.dumps, lambda s: s - s,
+    lambda s: operator.add(s, s), str,
+]  # fmt: skip
+
+
+def by_garbage_in_sums():
+    channels = 2000
+    sums = bn_ext.Statistics(np.zeros((1, channels), np.float32), exact=True)
+    sums.array[...] = 0
+    state = sums.array
+    shapes = (40 * channels, 1, 1), (400, 2, channels // 20)
+    for shape, use, after in itertools.product(shapes, USES, range(1, 300)):
+        state.shape = 20, 2, channels
+        collected_meanwhile(
+            lambda shape=shape: setattr(state, "shape", shape), lambda use=use: use(sums), after
+        )
+
+
+if __name__ == "__main__":
+    gc.freeze()  # what is there is never collected, which would take long
+    by_methods()
+    by_garbage()
+    by_garbage_in_sums()

@@ -116,12 +116,27 @@ class Family(Problem):
 
 def packed(gate, like, data_format):
     """A gate as the workspace has it: a bit per element in like's memory order, low bits first;
-    then that order, two bytes per axis: its number, with a mark if it is the channels'; its length.
+    then that order, two bytes per axis: its number, with a mark if it is the channels'; the next
+    byte of a hash of the shape.
     """
     order, channels = full_order(like), 1 if data_format == "NCX" else like.ndim - 1
-    axes = [(axis + 128 * (axis == channels), like.shape[axis] % 256) for axis in order]
     passes = np.packbits(gate.transpose(order).ravel(), bitorder="little")
-    return np.append(passes, np.array(axes, np.uint8))
+    return np.append(passes, order_bytes(like.shape, order, channels))
+
+
+def order_bytes(shape, order, channels):
+    """What is behind the bits of a workspace."""
+    hashed, low = 0, 2**64 - 1
+    for length in shape:
+        hashed = (hashed ^ length) + 0x9E3779B97F4A7C15 & low
+        hashed = (hashed ^ hashed >> 30) * 0xBF58476D1CE4E5B9 & low
+        hashed = (hashed ^ hashed >> 27) * 0x94D049BB133111EB & low
+        hashed ^= hashed >> 31
+    pairs = [
+        (axis + 128 * (axis == channels), hashed >> 8 * (k % 8) & 255)
+        for k, axis in enumerate(order)
+    ]
+    return np.array(pairs, np.uint8).ravel()
 
 
 # ---- where an array lies ------------------------------------------------------
