@@ -40,6 +40,7 @@ cdef class Call:
     cdef bint vectors_wanted        # are diff_gamma and diff_beta written?
     cdef bint exact                 # are sums exact?
     cdef bint dry
+    cdef bint running               # are mean and variance a layer's running statistics?
     cdef int channel_axis
     cdef Py_ssize_t channels
     cdef Py_ssize_t elements        # of a channel, in this part
@@ -228,6 +229,8 @@ cdef int check(Call c) except -1:
     bn_axes_of(&c.view[SRC], c.channel_axis, &c.axes_of_src)
     c.axes = c.axes_of_src
     check_vectors(c)
+    if c.running:
+        check_not_negative(c)
     check_sums(c)
     check_running(c)
     if has(c, WORKSPACE):
