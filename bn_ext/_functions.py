@@ -11,7 +11,7 @@ from typing import Any, Literal, Never, SupportsFloat, SupportsIndex, overload
 import numpy as np
 
 from bn_ext import _core
-from bn_ext._names import explains_other_names, refuse_unknown
+from bn_ext._names import refuses_other_names, unknown
 from bn_ext._results import (
     BatchNormAddGradients,
     BatchNormDoubleBackward,
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-@explains_other_names
+@refuses_other_names
 def batch_norm_training(
     src: Data[Scalar],
     gamma: Array | None = None,
@@ -168,14 +168,14 @@ def batch_norm_training(
     (array([0.2, 3. ]), array([ 1. , 70.9]))
     """
     if other:
-        refuse_unknown(batch_norm_training, next(iter(other)))
+        raise unknown(batch_norm_training, other)
     return _core.training(
         src, gamma, beta, epsilon, data_format, running_mean, running_variance,
         exponential_avg_factor, correction, src_1, relu, workspace, out, num_threads, exact,
     )  # fmt: skip
 
 
-@explains_other_names
+@refuses_other_names
 def batch_norm_inference(
     src: Data[Scalar],
     mean: Array,
@@ -241,7 +241,7 @@ def batch_norm_inference(
            [1., 3.]])
     """
     if other:
-        refuse_unknown(batch_norm_inference, next(iter(other)))
+        raise unknown(batch_norm_inference, other)
     return _core.inference(
         src, mean, variance, gamma, beta, epsilon, data_format, src_1, relu, workspace, out,
         num_threads,
@@ -266,7 +266,7 @@ def batch_norm_backward(
     dst: Array | None = None, workspace: NDArray[np.uint8] | None = None,
     diff_src_1: Literal[True], exact: Flag = False,
 ) -> BatchNormAddGradients[NDArray[Scalar]]: ...  # fmt: skip
-@explains_other_names
+@refuses_other_names
 def batch_norm_backward(
     src: Data[Scalar],
     diff_dst: Array,
@@ -445,7 +445,7 @@ def batch_norm_backward(
            [ 0.204124,  0.003307]])
     """
     if other:
-        refuse_unknown(batch_norm_backward, next(iter(other)))
+        raise unknown(batch_norm_backward, other)
     return _core.backward(
         src, diff_dst, mean, variance, gamma, epsilon, data_format, is_training, param_grads, out,
         num_threads, relu, beta, dst, workspace, diff_src_1, exact,
@@ -453,7 +453,7 @@ def batch_norm_backward(
     )  # fmt: skip
 
 
-@explains_other_names
+@refuses_other_names
 def batch_norm_double_backward(
     src: Data[Scalar],
     diff_dst: Array,
@@ -565,14 +565,14 @@ def batch_norm_double_backward(
     True
     """
     if other:
-        refuse_unknown(batch_norm_double_backward, next(iter(other)))
+        raise unknown(batch_norm_double_backward, other)
     return _core.double_backward(
         src, diff_dst, mean, variance, gamma, diff_diff_src, diff_diff_gamma, diff_diff_beta,
         epsilon, data_format, is_training, out, num_threads,
     )  # fmt: skip
 
 
-@explains_other_names
+@refuses_other_names
 def batch_norm_statistics_backward(
     diff_gamma: Array,
     diff_beta: Array,
@@ -629,7 +629,7 @@ def batch_norm_statistics_backward(
     (array([-1.]), array([-0.1875]))
     """
     if other:
-        refuse_unknown(batch_norm_statistics_backward, next(iter(other)))
+        raise unknown(batch_norm_statistics_backward, other)
     given = {"diff_gamma": diff_gamma, "diff_beta": diff_beta, "variance": variance}
     vectors = vectors_alike(**given, **({} if gamma is None else {"gamma": gamma}))
     epsilon = _core.as_epsilon(epsilon)

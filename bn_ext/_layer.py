@@ -14,13 +14,13 @@ With `allreduce`, each pass first sums over all processes:
 from __future__ import annotations  # help shows names, not what they stand for
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Never, SupportsIndex
 
 import numpy as np
 
 from bn_ext import _core
 from bn_ext._gated import workspace_size
-from bn_ext._names import HINTS, find_hint, refuses_other_names
+from bn_ext._names import find_hint, refuses_other_names, unknown
 from bn_ext._sums import GradientSums, Statistics, total_of
 from bn_ext._typing import Array, DataFormat, DTypeLike, Flag, NDArray
 
@@ -35,26 +35,25 @@ _STATE = {
     "running_mean": "running_mean",
     "running_variance": "running_var",
 }
-#: Attributes that hold an array -> the option without which they are None.
-_ARRAYS = dict.fromkeys(["gamma", "beta", "diff_gamma", "diff_beta"], "affine") | dict.fromkeys(
-    ["running_mean", "running_variance"], "track_running_stats"
-)
-#: Attributes that cannot change: arrays and saved passes depend on them.
-_FIXED = (
-    "channels", "epsilon", "data_format", "affine", "relu", "track_running_stats", "dtype", "exact",
+_COUNT = "num_batches_tracked", "an integer"
+#: Attributes that other packages may call otherwise.
+_OWN = (
+    "channels", "epsilon", "data_format", "affine", "relu", "exponential_avg_factor", "num_threads",
+    "correction", "training", *_STATE,
 )  # fmt: skip
-_OWN = {
-    name: name
-    for name in (*_FIXED, "correction", "exponential_avg_factor", "num_threads", *_ARRAYS)
-}
-#: Those on which a gradient depends. A copy of the layer has the same.
-_OF_A_PASS = "channels", "epsilon", "data_format", "affine", "relu"
-#: Other packages' names of attributes -> hint.
-_NOT_READ = {
-    name: hint
-    for name in HINTS.keys() - {*_OWN, "train", "training"}
-    if (hint := find_hint(name, _OWN))
-}
+
+
+class _Options(NamedTuple):
+    """What is fixed when a layer is made, since arrays and saved passes depend on it."""
+
+    channels: int
+    epsilon: float
+    data_format: DataFormat | None
+    affine: bool
+    relu: bool
+    track_running_stats: bool
+    dtype: np.dtype[Any]
+    exact: bool
 
 
 class Saved(NamedTuple):
@@ -66,7 +65,9 @@ class Saved(NamedTuple):
     from_batch: bool  # were the statistics computed from src?
     added: bool  # was there a src_1?
     gate: dict[str, Any]  # arguments that tell which elements the ReLU passed
-    options: dict[str, Any]  # of the layer, those on which the gradient depends
+    options: _Options  # of the layer
+    #: Of each channel, over all processes if the statistics are theirs; None: not known.
+    elements: int | None = None
 
     def __repr__(self) -> str:
         return f"<Saved: a forward pass of {self.src.dtype} data of shape {self.src.shape}>"
@@ -82,7 +83,7 @@ class BatchNorm:
     epsilon : float, optional
         Added to the variance.
     exponential_avg_factor : float or None, optional
-        The weight of a batch's statistics in the running ones: 0.1 is what torch calls
+        The weight of a batch's statistics in the running ones, from 0 to 1: 0.1 is what torch calls
         ``momentum=0.1`` and Keras ``momentum=0.9``. None: all batches weigh the same.
     correction : {1, 0}, optional
         Whether the running variance is unbiased (torch, TensorFlow) or biased (oneDNN,
@@ -134,10 +135,10 @@ class BatchNorm:
     layer in one thread at a time. A copy or pickle of a layer has no saved pass. Copies, even deep
     ones, share what is behind `allreduce`; a pickle needs an `allreduce` that can be pickled.
 
-    An array that you set as an attribute must be a NumPy array of shape (C,) and the layer's dtype.
-    gamma and beta may be None. The channels, epsilon, data_format, affine, relu, dtype, exact and
-    track_running_stats cannot change. Nor can you set attributes of other packages, such as weight,
-    momentum and trainable, except in a subclass: the layer would not read them.
+    An array that you set as an attribute must be a NumPy array of shape (C,): the next pass checks
+    it. gamma and beta may be None. The channels, epsilon, data_format, affine, relu, dtype, exact
+    and track_running_stats cannot change. Nor can you set attributes of other packages, such as
+    weight, momentum and trainable, except in a subclass: the layer would not read them.
 
     Examples
     --------
@@ -161,12 +162,6 @@ class BatchNorm:
     #: Attributes that a subclass does not have -> hint.
     _LACKS: ClassVar[dict[str, str]] = {}
 
-    if TYPE_CHECKING:  # `help` would show it
-        diff_gamma: NDArray[Any] | None
-        diff_beta: NDArray[Any] | None
-        _options_of_a_pass: dict[str, Any]
-        _apart: bool  # do gradients share no memory with what `backward` is not given?
-
     @refuses_other_names
     def __init__(
         self,
@@ -183,36 +178,46 @@ class BatchNorm:
         num_threads: int | None = None,
         exact: Flag = False,
         allreduce: Callable[[Any], Any] | None = None,
+        **other: Never,
     ) -> None:
-        self.dtype = _as_number(dtype)
-        self.channels = _core.as_index(channels, "channels", "an integer", 1, _MOST_CHANNELS)
-        self.epsilon = _core.as_epsilon(epsilon)
+        if other:
+            raise unknown(BatchNorm, other)
+        options = _Options(
+            channels=_core.as_index(channels, "channels", "an integer", 1, _MOST_CHANNELS),
+            epsilon=_core.as_epsilon(epsilon),
+            data_format=data_format,
+            affine=_core.as_flag(affine, "affine"),
+            relu=_core.as_flag(relu, "relu"),
+            track_running_stats=_core.as_flag(track_running_stats, "track_running_stats"),
+            dtype=_as_number(dtype),
+            exact=_core.as_flag(exact, "exact"),
+        )
+        (
+            self.channels, self.epsilon, self.data_format, self.affine, self.relu,
+            self.track_running_stats, self.dtype, self.exact,
+        ) = self._options = options  # fmt: skip
         self.exponential_avg_factor, self.correction = exponential_avg_factor, correction
-        self.data_format = data_format
-        self.affine = _core.as_flag(affine, "affine")
-        self.relu = _core.as_flag(relu, "relu")
-        self.track_running_stats = _core.as_flag(track_running_stats, "track_running_stats")
-        self.num_threads = num_threads
-        self.exact = _core.as_flag(exact, "exact")
-        self.allreduce = allreduce
+        self.num_threads, self.allreduce = num_threads, allreduce
         ones, zeros = np.ones(self.channels, self.dtype), np.zeros(self.channels, self.dtype)
-        self.gamma: NDArray[Any] | None = ones.copy() if self.affine else None
-        self.beta: NDArray[Any] | None = zeros.copy() if self.affine else None
-        for name in ("diff_gamma", "diff_beta"):
-            if name not in self._LACKS:
-                setattr(self, name, zeros.copy() if self.affine else None)
-        self.running_mean: NDArray[Any] | None = zeros if self.track_running_stats else None
-        self.running_variance: NDArray[Any] | None = ones if self.track_running_stats else None
+        self.gamma: NDArray[Any] | Any = ones.copy() if self.affine else None
+        self.beta: NDArray[Any] | Any = zeros.copy() if self.affine else None
+        if "diff_gamma" not in self._LACKS:
+            self.diff_gamma: NDArray[Any] | Any = zeros.copy() if self.affine else None
+            self.diff_beta: NDArray[Any] | Any = zeros.copy() if self.affine else None
+        self.running_mean: NDArray[Any] | Any = zeros if self.track_running_stats else None
+        self.running_variance: NDArray[Any] | Any = ones if self.track_running_stats else None
         self.num_batches_tracked = 0
         self.training, self.frozen = True, False
         self.saved: Saved | None = None
-        self._used = False  # has `backward` used `saved`?
+        self._used: Any = None  # the mean of the last pass that `backward` has used up
         self._check_options()
 
     def _check_options(self) -> None:
         """Raise now the errors that the first step would raise."""
-        if self.correction is None:
-            raise TypeError("correction: expected 0 or 1, got None")
+        given: Any = self.allreduce
+        if given is not None and not callable(given):
+            got = _core.shown(given)
+            raise TypeError(f"allreduce: expected a callable or None, got {got}")
         axes = _core.as_format(self.data_format) >> 2 or 2
         shape = [0] * axes
         shape[self._channel_axis] = self.channels
@@ -241,22 +246,28 @@ class BatchNorm:
         return self
 
     @property
-    def parameters(self) -> list[NDArray[Any]]:
+    def parameters(self) -> tuple[NDArray[Any], ...]:
         """The arrays that an optimizer updates in place: gamma and beta, if any, unless frozen."""
         arrays = self.gamma, self.beta
-        return [array for array in arrays if array is not None and not self.frozen]
+        return () if self.frozen else tuple([a for a in arrays if a is not None])
 
     @property
-    def gradients(self) -> list[NDArray[Any]]:
+    def gradients(self) -> tuple[NDArray[Any], ...]:
         """The gradients of `parameters`, from the last `backward`."""
         pairs = (self.gamma, self.diff_gamma), (self.beta, self.diff_beta)
-        return [d for a, d in pairs if a is not None and d is not None and not self.frozen]
+        return () if self.frozen else tuple([diff for a, diff in pairs if a is not None])
 
     # ---- passes -----------------------------------------------------------------------
 
     @refuses_other_names
     def forward(
-        self, src: Array, src_1: Array | None = None, *, keep: Flag = True, track: Flag = True
+        self,
+        src: Array,
+        src_1: Array | None = None,
+        *,
+        keep: Flag = True,
+        track: Flag = True,
+        **other: Never,
     ) -> NDArray[Any]:
         """Normalize a batch.
 
@@ -280,8 +291,8 @@ class BatchNorm:
         Raises
         ------
         TypeError, ValueError
-            As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`. The layer is then
-            unchanged.
+            As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`; ValueError also
+            if a running variance that is used is negative. The layer is then unchanged.
         MemoryError
             As for these. Running statistics are then unchanged.
 
@@ -290,13 +301,15 @@ class BatchNorm:
         While `forward` computes, `saved` is None. It stays so if anything but a refused argument
         ends `forward` early, such as a MemoryError or a KeyboardInterrupt.
         """
+        if other:
+            raise unknown(BatchNorm.forward, other)
         keep, track = _core.as_flag(keep, "keep"), _core.as_flag(track, "track")
         data = self._as_data(src)
         added = None if src_1 is None else _core.as_array(src_1, "src_1")
         state = vars(self)  # __setattr__ takes a tenth of a small call's time
         before, state["saved"] = state["saved"], None
         try:
-            return self._forward(data, added, keep, track and self.running_mean is not None)
+            return self._forward(data, added, keep, track)
         except (TypeError, ValueError):  # a refusal, which has changed nothing
             state["saved"] = before
             raise
@@ -320,39 +333,36 @@ class BatchNorm:
             **self._shared(), "src": data, "gamma": self.gamma, "beta": self.beta, "src_1": added,
             "relu": self.relu, "workspace": workspace,
         }  # fmt: skip
-        from_batch, mean, variance = self._from_batch(), self.running_mean, self.running_variance
-        total = None
-        if from_batch and self.allreduce:
+        from_batch, elements = self._from_batch(), data.size // self.channels
+        tracking = self._tracking() if from_batch and track else {}
+        if not from_batch:
+            mean, variance = self._running()
+            if keep:  # a later pass may update them
+                mean, variance = mean.copy(), variance.copy()
+            dst = _core.inference(mean=mean, variance=variance, running=True, **options)
+        elif self.allreduce:
             total = self._total(Statistics, data)
-            mean, variance = total.mean, total.variance
-        elif from_batch or mean is None or variance is None:
-            mean, variance = np.empty((2, self.channels))
-        elif keep:  # a later pass may update them
-            mean, variance = mean.copy(), variance.copy()
-        if not from_batch or total:
+            mean, variance, elements = total.mean, total.variance, total.count
             dst = _core.inference(mean=mean, variance=variance, **options)
+            if tracking:
+                _core.update_running(*total._found(), **tracking)
         else:
-            options |= {**(self._tracking() if track else {}), "exact": self.exact}
-            dst = _core.training(out=(None, mean, variance), **options).dst
-        if total and track:
-            _core.update_running(*total._found(), **self._tracking())
-        state = vars(self)
-        if from_batch and track and (total.count if total else data.size):
-            state["num_batches_tracked"] += 1
+            mean, variance = np.empty((2, self.channels))
+            out = None, mean, variance
+            dst = _core.training(out=out, exact=self.exact, **options, **tracking).dst
         if keep:
             beta = np.zeros(self.channels) if self.beta is None else self.beta
             gate = {"beta": beta} if workspace is None else {"workspace": workspace}
-            saved = Saved(
-                data, mean, variance, from_batch, added is not None, gate, self._options_of_a_pass
+            vars(self)["saved"] = Saved(
+                data, mean, variance, from_batch, added is not None, gate, self._options, elements
             )
-            state.update(saved=saved, _used=False)
         return dst
 
     def _total(self, kind: Any, *given: Any, **options: Any) -> Any:
         """The sums of all processes."""
         how = {"data_format": self.data_format, "num_threads": self.num_threads}
         own = kind(*given, exact=self.exact, **how, **options)
-        total = self.allreduce(own)  # type: ignore[misc]
+        total: Any = self.allreduce(own)  # type: ignore[misc]
         fits = type(total) is kind and all(
             getattr(total, name) == getattr(own, name) for name in kind._ALIKE
         )
@@ -370,23 +380,33 @@ class BatchNorm:
         }
 
     def _tracking(self) -> dict[str, Any]:
-        """Options of a forward pass that updates the running statistics, if there are any."""
-        if self.running_mean is None:
+        """Options of a forward pass that updates and counts the running statistics, if any."""
+        if self.running_mean is None and self.running_variance is None:
             return {}
-        factor = self.exponential_avg_factor
+        factor, number = self.exponential_avg_factor, "a number from 0 to 1"
         if factor is None:  # all batches weigh the same
             with _core.DefaultMode():
-                factor = 1 / (self.num_batches_tracked + 1)
+                factor = 1 / (_core.as_index(self.num_batches_tracked, *_COUNT, 0) + 1)
         return {
             "running_mean": self.running_mean,
             "running_variance": self.running_variance,
-            "exponential_avg_factor": factor,
+            "exponential_avg_factor": _core.as_real(factor, "exponential_avg_factor", number, 0, 1),
             "correction": self.correction,
+            "tracked": vars(self),
         }
 
     def _from_batch(self) -> bool:
         """Does the layer normalize with the batch's own statistics?"""
-        return self.running_mean is None or (self.training and not self.frozen)
+        frozen = _core.as_flag(self.frozen, "frozen")
+        training = _core.as_flag(self.training, "training") and not frozen
+        return training or self.running_mean is None
+
+    def _running(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The running statistics."""
+        return (
+            _core.as_array(self.running_mean, "running_mean"),
+            _core.as_array(self.running_variance, "running_variance"),
+        )
 
     @property
     def _channel_axis(self) -> int:
@@ -410,8 +430,13 @@ class BatchNorm:
 
     @refuses_other_names
     def backward(
-        self, diff_dst: Array, saved: Saved | None = None, *, accumulate: Flag = False
-    ) -> Any:
+        self,
+        diff_dst: Array,
+        saved: Saved | None = None,
+        *,
+        accumulate: Flag = False,
+        **other: Never,
+    ) -> NDArray[Any] | Any:
         """Gradients of a `forward`.
 
         Parameters
@@ -440,14 +465,17 @@ class BatchNorm:
             had ``keep=False``. Without `saved`, also if a `backward` has used the last pass.
         TypeError, ValueError, MemoryError
             As for `bn_ext.batch_norm_backward`; ValueError also if `saved` is of a layer with other
-            options. Nothing has then been written.
+            options, or `allreduce` has not added the same parts in both passes. Nothing has then
+            been written.
         """
+        if other:
+            raise unknown(BatchNorm.backward, other)
         own = self.saved
         if saved is None and own is None:
             raise RuntimeError(
                 "backward: expected a successful forward, with keep=True, before it; call it first"
             )
-        if saved is None and self._used:
+        if saved is None and own is not None and self._used is own.mean:
             raise RuntimeError(
                 "backward: the last forward has had its backward; if diff_dst belongs to another "
                 "forward, or is one more for the last, pass saved=, what the layer's `saved` was "
@@ -458,23 +486,30 @@ class BatchNorm:
             raise TypeError(
                 f"saved: expected the layer's `saved` after a forward, got {_core.shown(saved)}"
             )
-        for name, value in self._options_of_a_pass.items():
-            other = saved.options.get(name)
-            if other != value:
-                raise ValueError(
-                    f"saved: expected a pass of a layer with {name}={value!r}, like this one, got "
-                    f"one with {name}={other!r}"
-                )
+        if saved.options != self._options:
+            for name, mine in self._options._asdict().items():
+                its = getattr(saved.options, name, mine)
+                if its != mine:
+                    raise ValueError(
+                        f"saved: expected a pass of a layer with {name}={mine!r}, like this one, "
+                        f"got one with {name}={its!r}"
+                    )
         diff = _core.as_array(diff_dst, "diff_dst")
         accumulate = _core.as_flag(accumulate, "accumulate")
         param_grads = self.affine and not self.frozen
         gated = saved.added and self.relu
         gate: dict[str, Any] = {"relu": True, **saved.gate} if self.relu else {}
         given = saved.src, diff, saved.mean, saved.variance, self.gamma
-        total = None
+        total, elements = None, saved.src.size // self.channels
         if self.allreduce and (saved.from_batch or param_grads):
             known = {"variance": saved.variance, "gamma": self.gamma, "epsilon": self.epsilon}
             total = self._total(GradientSums, *given[:3], **gate, **known)
+            elements = total.count
+        if saved.from_batch and saved.elements not in (None, elements):
+            raise ValueError(
+                "allreduce: expected the same parts in both passes, with forward's "
+                f"{saved.elements} elements per channel, got {elements} in backward"
+            )
         options = {
             **self._shared(),
             "is_training": saved.from_batch,
@@ -486,8 +521,10 @@ class BatchNorm:
         }
         out: list[Any] = [None, None, None, *[None] * gated]
         if param_grads:
-            if not self._apart:
-                self._check_apart()
+            for name in ("gamma", "beta", "diff_gamma", "diff_beta"):  # written in place
+                array = getattr(self, name)
+                if not isinstance(array, np.ndarray) and (array is not None or "diff" in name):
+                    raise _core.no_ndarray(array, name)
             out[1:3] = self.diff_gamma, self.diff_beta
         found: Any = _core.backward(*given, **options, out=out, dry=accumulate)
         if accumulate:  # that was only to refuse arrays which must not be written
@@ -497,19 +534,25 @@ class BatchNorm:
                 self.diff_gamma += found.diff_gamma
                 self.diff_beta += found.diff_beta
         if saved is own:
-            vars(self)["_used"] = True
+            vars(self)["_used"] = saved.mean
         if not saved.added:
             return found.diff_src
         return found.diff_src, found[3] if gated else diff
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything except what `forward` saves for `backward`."""
-        return {**vars(self), "saved": None, "_used": False}
+        state = {**vars(self), "saved": None, "_used": None}
+        del state["_options"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        options = _Options._make(state[name] for name in _Options._fields)
+        vars(self).update(state, _options=options)
 
     def __copy__(self) -> BatchNorm:
         """A layer with the same parameters but its own statistics, like its own count."""
         other = type(self).__new__(type(self))
-        vars(other).update(self.__getstate__())
+        other.__setstate__(self.__getstate__())
         if self.running_mean is not None and self.running_variance is not None:
             other.running_mean = self.running_mean.copy()
             other.running_variance = self.running_variance.copy()
@@ -521,7 +564,7 @@ class BatchNorm:
 
         memo[id(self.allreduce)] = self.allreduce
         memo[id(self)] = other = type(self).__new__(type(self))
-        vars(other).update(copy.deepcopy(self.__getstate__(), memo))
+        other.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return other
 
     # ---- state ------------------------------------------------------------------------
@@ -567,53 +610,18 @@ class BatchNorm:
 
         def __getattr__(self, name):
             """Say what to read instead of what other packages' layers have."""
-            _refuse_attribute(self, name)
+            hint = self._LACKS.get(name) or find_hint(name, _OWN)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
         def __setattr__(self, name, value):
-            """Refuse what a pass cannot use and, except in a user's subclass, names of others."""
-            is_ours = type(self).__module__.partition(".")[0] == "bn_ext"
-            if name in self._LACKS or (name in _NOT_READ and is_ours):
-                _refuse_attribute(self, name)
-            if name in _FIXED and name in vars(self):
+            """Refuse what is fixed and, except in a user's subclass, names of others."""
+            if name in _Options._fields and name in vars(self):
                 said = "fixed when the layer is made; make another BatchNorm"
                 raise AttributeError(f"{name}: {said}")
-            if name in _ARRAYS:
-                self._check_array(name, value)
-                vars(self)["_apart"] = False
-            elif name == "num_batches_tracked":
-                value = _core.as_index(value, name, "an integer", 0)
-            elif name in ("training", "frozen"):
-                value = _core.as_flag(value, name)
-            elif name == "saved":
-                vars(self)["_used"] = False
-            elif name == "allreduce":
-                if value is not None and not callable(value):
-                    got = _core.shown(value)
-                    raise TypeError(f"allreduce: expected a callable or None, got {got}")
-                options = {name: getattr(self, name) for name in _OF_A_PASS}
-                vars(self)["_options_of_a_pass"] = {**options, "allreduce": value is not None}
+            is_ours = type(self).__module__.partition(".")[0] == "bn_ext"
+            if name in self._LACKS or (is_ours and name not in _OWN and find_hint(name, _OWN)):
+                self.__getattr__(name)
             super().__setattr__(name, value)
-
-    def _check_apart(self) -> None:
-        """Raise if `backward` would write to an array that it is not given; later, know it."""
-        for diff in ("diff_gamma", "diff_beta"):
-            for name in ("beta", "running_mean", "running_variance"):
-                written, other = getattr(self, diff), getattr(self, name)
-                if other is not None and np.may_share_memory(written, other):
-                    raise ValueError(f"out: {diff}: shares memory with {name}")
-        vars(self)["_apart"] = True
-
-    def _check_array(self, name: str, array: Any) -> None:
-        option = _ARRAYS[name]
-        if array is None and (name in ("gamma", "beta") or not getattr(self, option)):
-            return
-        if not getattr(self, option):
-            raise ValueError(f"{name}: expected None, since the layer has {option}=False")
-        if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
-            raise _core.no_ndarray(array, name)
-        if array.shape != (self.channels,):
-            raise ValueError(f"{name}: expected shape ({self.channels},), got {array.shape}")
-        _core.require_dtype(name, array, [str(self.dtype)], ", the layer's dtype")
 
     def __repr__(self) -> str:
         options = ("epsilon", "exponential_avg_factor", "correction", "data_format", "affine")
@@ -626,11 +634,6 @@ class BatchNorm:
             if getattr(self, name) != value
         ]
         return f"BatchNorm({self.channels}, {', '.join(shown)}, dtype='{self.dtype}')"
-
-
-def _refuse_attribute(layer: BatchNorm, name: str) -> NoReturn:
-    hint = layer._LACKS.get(name, _NOT_READ.get(name, ""))
-    raise AttributeError(f"{type(layer).__name__!r} object has no attribute {name!r}{hint}")
 
 
 # ---- conversion of arguments, with errors that name them ----------------------------------
@@ -661,7 +664,7 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
     new: dict[str, Any] = {}
     for name, value in state.items():
         if name == "num_batches_tracked":
-            new[name] = _core.as_index(value, name, "an integer", 0)
+            new[name] = _core.as_index(value, *_COUNT, 0)
             continue
         array = _core.as_array(value, name)
         if array.shape != own[name].shape:
@@ -671,4 +674,6 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
             raise ValueError(f"{name}: expected a writable array in the layer")
         with _core.DefaultMode():
             new[name] = array.astype(own[name].dtype)
+            if name == "running_var" and (new[name] < 0).any():
+                raise ValueError(f"{name}: expected at least 0, got {_core.shown(value)}")
     return new

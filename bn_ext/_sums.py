@@ -10,12 +10,12 @@ added are checked when they are used.
 """
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, SupportsFloat, SupportsIndex
 
 import numpy as np
 
 from bn_ext import _core
-from bn_ext._names import refuses_other_names
+from bn_ext._names import refuses_other_names, unknown
 from bn_ext._typing import Array, DataFormat, DTypeLike, Flag, NDArray
 from bn_ext._vectors import vectors_alike
 
@@ -305,7 +305,10 @@ class Statistics(_Sums):
         data_format: DataFormat | None = None,
         exact: Flag = False,
         num_threads: SupportsIndex | None = None,
+        **other: Never,
     ) -> None:
+        if other:
+            raise unknown(Statistics, other)
         self.exact = _core.as_flag(exact, "exact")
         found = _core.training_sums(src, data_format, self.exact, num_threads)
         self._sums, self._count, self.dtype = found
@@ -555,7 +558,10 @@ class GradientSums(_Sums):
         variance: Array | None = None,
         gamma: Array | None = None,
         epsilon: SupportsFloat | None = None,
+        **other: Never,
     ) -> None:
+        if other:
+            raise unknown(GradientSums, other)
         self.exact = _core.as_flag(exact, "exact")
         found = _core.backward_sums(
             src, diff_dst, mean, data_format, self.exact, num_threads, relu, beta, dst, workspace,

@@ -11,7 +11,7 @@ the step. All vectors are copies in float64: whoever passed an array may update 
 compute in the default floating-point mode.
 """
 
-from typing import Any, SupportsFloat, SupportsIndex
+from typing import Any, Never, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ except ImportError as _error:
 
 from bn_ext import _core, _layer, _vectors
 from bn_ext._gated import gated, gated_double_backward, workspace_size
-from bn_ext._names import refuses_other_names
+from bn_ext._names import refuses_other_names, unknown
 from bn_ext._typing import DataFormat, Flag
 
 __all__ = ["BatchNorm", "batch_norm_inference", "batch_norm_training"]
@@ -361,6 +361,7 @@ def batch_norm_training(
     running_variance: Any = None,
     exponential_avg_factor: SupportsFloat | None = None,
     correction: SupportsFloat | None = None,
+    **other: Never,
 ) -> NDArray[Any]:
     """`bn_ext.batch_norm_training` for autograd; returns only dst.
 
@@ -402,11 +403,19 @@ def batch_norm_training(
     >>> autograd.grad(loss, 1)(src, gamma).round(6)
     array([21.426122])
     """
+    if other:
+        raise unknown(batch_norm_training, other)
     shared = {"epsilon": epsilon, "data_format": data_format, "num_threads": num_threads}
-    training = {
-        "exact": exact, "running_mean": running_mean, "running_variance": running_variance,
-        "exponential_avg_factor": exponential_avg_factor, "correction": correction,
-    }  # fmt: skip
+    return _train(
+        src, gamma, beta, src_1, relu, shared, exact=exact, running_mean=running_mean,
+        running_variance=running_variance, exponential_avg_factor=exponential_avg_factor,
+        correction=correction,
+    )  # fmt: skip
+
+
+def _train(
+    src: Any, gamma: Any, beta: Any, src_1: Any, relu: Flag, shared: dict[str, Any], **training: Any
+) -> NDArray[Any]:
     given = {"src": src, "gamma": gamma, "beta": beta, "src_1": src_1}
     arrays = _checked(_core.training, {**shared, **training, "relu": relu}, given)
     found: NDArray[Any] = _normalize(*arrays.values(), None, None, _Step(shared, relu, **training))
@@ -445,6 +454,8 @@ def batch_norm_inference(
     src_1: Any = None,
     relu: Flag = False,
     num_threads: SupportsIndex | None = None,
+    exact: Flag = False,
+    **other: Never,
 ) -> NDArray[Any]:
     """`bn_ext.batch_norm_inference` for autograd.
 
@@ -454,6 +465,8 @@ def batch_norm_inference(
         As for `bn_ext.batch_norm_inference`; autograd differentiates with respect to these.
     epsilon, data_format, relu, num_threads
         As for `bn_ext.batch_norm_inference`.
+    exact : bool, optional
+        Whether the sums of first derivatives are exact, as for `bn_ext.batch_norm_backward`.
 
     Returns
     -------
@@ -477,13 +490,23 @@ def batch_norm_inference(
     array([[0.5],
            [0.5]])
     """
+    if other:
+        raise unknown(batch_norm_inference, other)
     shared = {"epsilon": epsilon, "data_format": data_format, "num_threads": num_threads}
+    return _infer(src, mean, variance, gamma, beta, src_1, relu, shared, exact)
+
+
+def _infer(
+    src: Any, mean: Any, variance: Any, gamma: Any, beta: Any, src_1: Any, relu: Flag,
+    shared: dict[str, Any], exact: Flag, running: bool = False,
+) -> NDArray[Any]:  # fmt: skip
+    """`running`: the statistics are a layer's own."""
     given = {"src": src, "gamma": gamma, "beta": beta, "src_1": src_1}
     stats = {"mean": mean, "variance": variance}
-    arrays = _checked(_core.inference, {**shared, "relu": relu}, given | stats)
-    shared["epsilon"] = _core.as_epsilon(epsilon)
+    arrays = _checked(_core.inference, {**shared, "relu": relu, "running": running}, given | stats)
+    shared = {**shared, "epsilon": _core.as_epsilon(shared["epsilon"])}
     traced = [arrays[name] for name in stats]
-    step = _Step(shared, relu, *map(_constant, traced))
+    step = _Step(shared, relu, *map(_constant, traced), exact=_core.as_flag(exact, "exact"))
     if not any(isinstance(array, Box) for array in traced):
         traced = [None, None]
     found: NDArray[Any] = _normalize(*(arrays[name] for name in given), *traced, step)
@@ -525,7 +548,7 @@ class BatchNorm(_layer.BatchNorm):
 
     @refuses_other_names
     def forward(  # type: ignore[override]
-        self, parameters: Any, src: Any, src_1: Any = None, *, track: Flag = True
+        self, parameters: Any, src: Any, src_1: Any = None, *, track: Flag = True, **other: Never
     ) -> NDArray[Any]:
         """Normalize a batch.
 
@@ -546,6 +569,9 @@ class BatchNorm(_layer.BatchNorm):
         TypeError, ValueError, MemoryError
             As for `batch_norm_training` and `batch_norm_inference`.
         """
+        if other:
+            raise unknown(BatchNorm.forward, other)
+        self._check_alone()
         try:
             gamma, beta = parameters if len(parameters) else (self.gamma, self.beta)
         except (TypeError, ValueError) as error:
@@ -553,23 +579,23 @@ class BatchNorm(_layer.BatchNorm):
                 "parameters: expected gamma and beta, or an empty sequence, got "
                 + _core.shown(parameters)
             ) from None
-        tracking = self._tracking() if _core.as_flag(track, "track") else {}
-        options = {**self._shared(), "src_1": src_1, "relu": self.relu}
         self._as_data(_constant(src))  # its channels must fit the layer
-        if not self._from_batch():
-            stats: tuple[Any, Any] = self.running_mean, self.running_variance
-            return batch_norm_inference(src, *stats, gamma, beta, **options)
-        dst = batch_norm_training(src, gamma, beta, exact=self.exact, **tracking, **options)
-        self.num_batches_tracked += bool(tracking) and dst.size > 0
-        return dst
+        given = gamma, beta, src_1, self.relu, self._shared()
+        tracking = self._tracking() if _core.as_flag(track, "track") else {}
+        if self._from_batch():
+            return _train(src, *given, exact=self.exact, **tracking)
+        mean, variance = self._running()
+        return _infer(src, mean, variance, *given, self.exact, running=True)
 
     def backward(self, *given: Any, **options: Any) -> Any:
         """Raise a TypeError: autograd computes the gradients."""
         raise TypeError("backward: expected autograd to differentiate; call autograd.grad")
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "allreduce" and value is not None:
-            raise TypeError(
-                f"allreduce: expected None, got {_core.shown(value)}; bn_ext.BatchNorm can use it"
-            )
-        super().__setattr__(name, value)
+    def _check_options(self) -> None:
+        self._check_alone()
+        super()._check_options()
+
+    def _check_alone(self) -> None:
+        if self.allreduce is not None:
+            got = _core.shown(self.allreduce)
+            raise TypeError(f"allreduce: expected None, got {got}; bn_ext.BatchNorm can use it")

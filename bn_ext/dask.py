@@ -15,7 +15,7 @@ import math
 import re
 from functools import partial
 from itertools import cycle, zip_longest
-from typing import Any, SupportsFloat, SupportsIndex
+from typing import Any, Never, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ except ImportError as _error:
     ) from _error
 
 from bn_ext import _core, _functions
-from bn_ext._names import refuses_other_names
+from bn_ext._names import refuses_other_names, unknown
 from bn_ext._results import BatchNormGradients, BatchNormTraining
 from bn_ext._sums import GradientSums, Statistics
 from bn_ext._typing import Array, DataFormat, Flag
@@ -129,6 +129,7 @@ def batch_norm_training(
     running_mean: NDArray[Any] | None = None, running_variance: NDArray[Any] | None = None,
     exponential_avg_factor: SupportsFloat | None = None, correction: SupportsIndex | None = None,
     src_1: da.Array | None = None, relu: Flag = False, num_threads: SupportsIndex | None = 1,
+    **other: Never,
 ) -> BatchNormTraining[da.Array]:  # fmt: skip
     """Batch normalization with the statistics of the whole Dask array.
 
@@ -149,6 +150,8 @@ def batch_norm_training(
     >>> mean, dst.compute().round(2)[0]
     (array([ 2., 30.]), array([-1.22, -0.93]))
     """
+    if other:
+        raise unknown(batch_norm_training, other)
     how: _Given = {"data_format": data_format, "num_threads": num_threads}
     axis, data, vectors, options = _checked(
         _core.training, {"src": src, "src_1": src_1}, {"gamma": gamma, "beta": beta},
@@ -174,6 +177,7 @@ def batch_norm_inference(
     gamma: Array | da.Array | None = None, beta: Array | da.Array | None = None, *,
     epsilon: SupportsFloat, data_format: DataFormat | None = None, src_1: da.Array | None = None,
     relu: Flag = False, num_threads: SupportsIndex | None = 1,
+    **other: Never,
 ) -> da.Array:  # fmt: skip
     """Batch normalization with given statistics, for Dask arrays.
 
@@ -192,6 +196,8 @@ def batch_norm_inference(
     array([[0., 1.],
            [1., 3.]])
     """
+    if other:
+        raise unknown(batch_norm_inference, other)
     result: da.Array = _each(_functions.batch_norm_inference, *_checked(
         _core.inference, {"src": src, "src_1": src_1},
         {"mean": mean, "variance": variance, "gamma": gamma, "beta": beta},
@@ -206,7 +212,7 @@ def batch_norm_backward(
     gamma: Array | da.Array | None = None, *, epsilon: SupportsFloat,
     data_format: DataFormat | None = None, is_training: Flag = True, param_grads: Flag = True,
     relu: Flag = False, beta: Array | da.Array | None = None, dst: da.Array | None = None,
-    num_threads: SupportsIndex | None = 1,
+    num_threads: SupportsIndex | None = 1, **other: Never,
 ) -> BatchNormGradients[da.Array]:  # fmt: skip
     """Gradient of batch normalization, for Dask arrays.
 
@@ -238,6 +244,8 @@ def batch_norm_backward(
     >>> grads.diff_beta, grads.diff_src.compute().round(2)[1]
     (array([  14., 4100.]), array([ -0.82, -11.02]))
     """
+    if other:
+        raise unknown(batch_norm_backward, other)
     axis, data, vectors, options = _checked(
         _core.backward, {"src": src, "diff_dst": diff_dst, "dst": dst},
         {"mean": mean, "variance": variance, "gamma": gamma, "beta": beta},

@@ -159,10 +159,17 @@ def test_a_frozen_layer_has_nothing_to_update(rng):
     step(layer, p)
     grads = all_bits(layer.gradients)
     layer.freeze()
-    assert layer.parameters == layer.gradients == []
+    assert layer.parameters == layer.gradients == ()
     step(layer, p)
     assert all_bits(layer.freeze(False).gradients) == grads
-    assert bn_ext.BatchNorm(5, affine=False).parameters == []
+    assert bn_ext.BatchNorm(5, affine=False).parameters == ()
+
+
+@pytest.mark.parametrize("name", ["parameters", "gradients"])
+def test_arrays_are_replaced_by_their_names_alone(name):
+    """What an index sets in a list would be lost."""
+    with pytest.raises(TypeError, match="'tuple' object does not support item assignment"):
+        getattr(bn_ext.BatchNorm(3), name)[0] = np.zeros(3)
 
 
 @pytest.mark.parametrize("absent", ["gamma", "beta"])
@@ -425,62 +432,91 @@ def test_data_that_is_not_the_layers(mode):
             layer.forward(np.ones((2, 5), name))
 
 
-@pytest.mark.parametrize(("own", "set_to"), [("float64", "float32"), ("float32", "float64")])
-@pytest.mark.parametrize("name", ["gamma", "beta", "running_mean", "running_variance"])
-def test_parameters_that_are_not_the_layers(name, own, set_to):
-    layer = bn_ext.BatchNorm(5, dtype=own)
-    message = f"^{name}: expected {own}, the layer's dtype, got {set_to}; pass np.asarray"
-    with pytest.raises(TypeError, match=message):
-        setattr(layer, name, np.full(5, 2, set_to))
-    layer.forward(np.ones((2, 5), np.float32))
-    setattr(layer, name, np.full(5, 2, own))
-    assert (getattr(layer, name) == 2).all()
+@pytest.mark.parametrize("kind", DATA_DTYPES)
+def test_arrays_that_are_set_may_have_other_dtypes(rng, kind):
+    """The passes are the general functions' with these arrays; gradients keep their dtypes."""
+    p = problem(rng)
+    layer, vectors = layer_of(p), {}
+    for name in ("gamma", "beta", "running_mean", "running_variance"):
+        vectors[name] = getattr(layer, name).astype(dtype(kind))
+        setattr(layer, name, vectors[name].copy())
+    how = {"epsilon": EPSILON, "data_format": "NXC"}
+    tracked = {"exponential_avg_factor": 0.1, "correction": 1}
+    step = bn_ext.batch_norm_training(p.src, **how, **vectors, **tracked)
+    grads = bn_ext.batch_norm_backward(p.src, p.diff_dst, *step[1:], vectors["gamma"], **how)
+    assert all_bits(passes(layer, p)) == all_bits([step.dst, grads.diff_src])
+    for name, array in vectors.items():
+        assert bits(getattr(layer, name)) == bits(array)
+    assert layer.diff_gamma.dtype == np.float64
+    np.testing.assert_allclose(layer.diff_gamma, grads.diff_gamma.astype(float), rtol=0.01)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "kind", "message"),
     [
         ("gamma", [1.0] * 5, TypeError, "expected a numpy.ndarray, got list"),
-        ("running_mean", 0.5, TypeError, "expected a numpy.ndarray, got float"),
-        ("running_variance", None, TypeError, "expected a numpy.ndarray, got NoneType"),
+        ("beta", np.zeros(4), ValueError, r"expected shape \(5,\), .*, got \(4,\)"),
+        ("running_mean", [0.5] * 5, TypeError, "expected a numpy.ndarray, got list"),
+        ("running_mean", 0.5, TypeError, "expected (a numpy.ndarray|an array), got float"),
+        ("running_variance", None, ValueError, ".* expected all four or none, got no running_vari"),
+        ("running_variance", np.ones(4), ValueError, r".*expected shape \(5,\), .*got \(4,\)"),
         ("diff_gamma", None, TypeError, "expected a numpy.ndarray, got NoneType"),
-        (
-            "diff_gamma",
-            np.full(5, "1", TEXTS),
-            TypeError,
-            rf"expected float64, the layer's dtype, got {re.escape(str(TEXTS))}",
-        ),
-        ("beta", np.zeros(4), ValueError, r"expected shape \(5,\), got \(4,\)"),
+        ("diff_beta", np.full(5, "1", TEXTS), ValueError, "expected dtype float32, float64"),
         ("num_batches_tracked", None, TypeError, "expected an integer, got None"),
         ("num_batches_tracked", 1.5, TypeError, "expected an integer, got 1.5"),
         ("num_batches_tracked", -2, ValueError, "expected at least 0, got -2"),
+        ("exponential_avg_factor", 10, ValueError, "expected a number from 0 to 1, got 10"),
+        ("exponential_avg_factor", "a", TypeError, "expected a real number, got 'a'"),
+        ("correction", None, ValueError, ".* expected all four or none, got no correction"),
         ("training", "eval", TypeError, "expected True or False, got 'eval'"),
         ("frozen", None, TypeError, "expected True or False, got None"),
-        ("affine", False, AttributeError, "fixed when the layer is made; make another BatchNorm"),
-        ("channels", 4, AttributeError, "fixed when .*"),
-        ("data_format", "NCX", AttributeError, "fixed when .*"),
-        ("dtype", np.float32, AttributeError, "fixed when .*"),
-        ("epsilon", 0.1, AttributeError, "fixed when .*"),
-        ("track_running_stats", False, AttributeError, "fixed when .*"),
-        ("relu", True, AttributeError, "fixed when .*"),
+        ("num_threads", 0, ValueError, "expected at least 1, got 0"),
+        ("allreduce", 3, TypeError, "'int' object is not callable"),
     ],
 )
-def test_attributes_that_a_layer_cannot_use(name, value, kind, message):
+def test_what_is_set_is_checked_by_the_next_step(rng, name, value, kind, message):
+    """Before it writes a gradient."""
+    p = problem(rng)
+    layer = layer_of(p)
+    right = getattr(layer, name)
+    setattr(layer, name, value)
+    with pytest.raises(kind, match=f"^(out: )?({name}: )?{message}"):
+        passes(layer, p)
+    setattr(layer, name, right)
+    assert not any(gradient.any() for gradient in layer.gradients)
+    passes(layer, p)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("affine", False), ("channels", 4), ("data_format", "NCX"), ("dtype", np.float32),
+     ("epsilon", 0.1), ("track_running_stats", False), ("relu", True), ("exact", True)],
+)  # fmt: skip
+def test_options_that_a_pass_depends_on_are_fixed(name, value):
     layer = bn_ext.BatchNorm(5)
     before = getattr(layer, name)
-    with pytest.raises(kind, match=f"^{name}: {message}$"):
+    message = f"^{name}: fixed when the layer is made; make another BatchNorm$"
+    with pytest.raises(AttributeError, match=message):
         setattr(layer, name, value)
     assert getattr(layer, name) is before
 
 
-def test_arrays_that_a_layer_was_made_without():
-    layer = bn_ext.BatchNorm(5, affine=False, track_running_stats=False)
-    for name in ("gamma", "beta", "diff_gamma", "diff_beta", "running_mean", "running_variance"):
-        setattr(layer, name, None)
-        option = "track_running_stats" if "running" in name else "affine"
-        message = f"^{name}: expected None, since the layer has {option}=False$"
-        with pytest.raises(ValueError, match=message):
-            setattr(layer, name, np.ones(5))
+@pytest.mark.parametrize("mode", ["eval", "freeze"])
+def test_a_negative_running_variance_is_refused(rng, mode):
+    """Whether it is set or loaded: no data has it, and results would be NaN."""
+    p = problem(rng)
+    layer = layer_of(p)
+    state = layer.state_dict()
+    state["running_var"][2] = -1
+    with pytest.raises(ValueError, match="^running_var: expected at least 0, got array"):
+        layer.load_state_dict(state)
+    getattr(layer, mode)().forward(p.src)
+    layer.running_variance[2] = -1
+    message = "^running_variance: expected at least 0, got -1.0 in channel 2$"
+    with pytest.raises(ValueError, match=message):
+        layer.forward(p.src)
+    layer.running_variance[2] = np.nan  # as of an empty batch, or of NaN
+    assert np.isnan(layer.forward(p.src)[..., 2]).all()
 
 
 def test_a_count_is_pythons_integer():
@@ -499,17 +535,12 @@ def test_attributes_that_a_layer_does_not_have():
         "scale": ", which is called gamma here",
         "bias": ", which is called beta here",
         "moving_var": ", which is called running_variance here",
-        "running_var": ", which is called running_variance here",
         "eps": ", which is called epsilon here",
         "num_features": ", which is called channels here",
         "is_training": r"; call train\(\) or eval\(\)",
         "trainable": r"; call freeze\(\)",
         "momentum": ": .*; pass exponential_avg_factor, .*",
-        "unfreeze": r"; call freeze\(False\)",
         "zero_grad": "; backward without accumulate starts anew",
-        "reset_running_stats": r"; set running_mean\[...\] = 0, .* num_batches_tracked = 0",
-        "dgamma": ", which is called diff_gamma here",
-        "dbeta": ", which is called diff_beta here",
     }
     for name, hint in instead.items():
         message = f"^'BatchNorm' object has no attribute '{name}'{hint}$"
@@ -524,6 +555,28 @@ def test_attributes_that_a_layer_does_not_have():
     layer = type("WithWeight", (bn_ext.BatchNorm,), {"__module__": __name__})(5)
     layer.weight = layer.gamma
     assert layer.weight is layer.gamma
+
+
+def test_a_pickle_of_the_released_version(rng):
+    """It has the options as attributes, and what that version kept beside them."""
+    p = problem(rng)
+    layer = layer_of(p, relu=True, dtype="float32")
+    names = [
+        *["dtype", "channels", "epsilon", "exponential_avg_factor", "correction", "data_format"],
+        *["affine", "relu", "track_running_stats", "num_threads", "exact", "allreduce"],
+        *["gamma", "beta", "diff_gamma", "diff_beta", "running_mean", "running_variance"],
+        *["num_batches_tracked", "training", "frozen"],
+    ]
+    state = {name: getattr(layer, name) for name in names} | {
+        "saved": None, "_used": False, "_apart": False, "_options_of_a_pass": {"channels": 5}
+    }  # fmt: skip
+    other = bn_ext.BatchNorm.__new__(bn_ext.BatchNorm)
+    other.__setstate__(copy.deepcopy(state))
+    assert repr(other) == repr(layer)
+    want = step(layer, p)
+    saved = type(layer.saved)(*layer.saved[:6], {"channels": 5})
+    assert bits(other.backward(p.diff_dst, saved)) == want[1]
+    assert step(pickle.loads(pickle.dumps(other)), p) == want
 
 
 COPIES = {
@@ -624,17 +677,25 @@ def test_a_call_is_forward(rng):
         ((3,), {"dtype": (1,)}, TypeError, r"dtype: expected float64 or float32, got \(1,\)"),
         ((3,), {"momentum": 0.1}, TypeError, ".* 'momentum': not accepted, .*exponential_avg_fac"),
         ((3,), {"weight": 1}, TypeError, r".*'weight'; set the new layer's gamma\[...\], or"),
-        ((3,), {"moving_var": 1}, TypeError, ".*'moving_var'; .*'s running_variance"),
         ((3,), {"center": 0}, TypeError, ".* is called affine here: False for neither gamma nor"),
-        ((3,), {"foo": 0.1}, TypeError, r".*__init__\(\) got an unexpected keyword argument 'foo'"),
+        ((3,), {"foo": 0.1}, TypeError, r"BatchNorm\(\) got an unexpected keyword argument 'foo'$"),
+        ((), {}, TypeError, "channels: expected an integer, got nothing$"),
         ((3,), {"data_format": "foo"}, ValueError, "data_format: expected .*NXC.*, got 'foo'"),
         ((3,), {"data_format": np.array(["NXC", "NCX"])}, ValueError, "data_format: expected"),
         ((3,), {"data_format": "NHW"}, ValueError, "data_format: expected"),
         ((3,), {"allreduce": 3}, TypeError, "allreduce: expected a callable or None, got 3"),
         ((3,), {"correction": 2}, ValueError, "correction: expected 0 or 1, got 2"),
-        ((3,), {"correction": None}, TypeError, "correction: expected 0 or 1, got None"),
+        ((3,), {"correction": None}, ValueError, ".* expected all four or none, got no correction"),
         ((3,), {"exponential_avg_factor": "x"}, TypeError, "exponential_avg_factor: expected"),
-        ((3,), {"exponential_avg_factor": np.nan}, ValueError, "exponential_avg_factor: expected"),
+        *(
+            (
+                (3,),
+                {"exponential_avg_factor": factor},
+                ValueError,
+                "exponential_avg_factor: expected a number from 0 to 1, got",
+            )
+            for factor in (np.nan, 10, -0.1, 1 + 2**-52)
+        ),
         ((3,), {"num_threads": 0}, ValueError, "num_threads: expected at least 1, got 0"),
     ],
     ids=str,
@@ -647,12 +708,12 @@ def test_arguments_are_checked(arguments, options, kind, message):
 @pytest.mark.parametrize(
     ("name", "to", "hint"),
     [
-        ("x", "forward", ", which is called src here$"),
-        ("residual", "forward", ", which is called src_1 here$"),
-        ("training", "forward", "; .* a layer has train\\(\\) and eval\\(\\)$"),
-        ("foo", "forward", "$"),
-        ("dout", "backward", ", which is called diff_dst here$"),
-        ("src", "backward", "$"),
+        ("x", "forward", ", which is called src here"),
+        ("residual", "forward", ", which is called src_1 here"),
+        ("training", "forward", "; .* a layer has train\\(\\) and eval\\(\\)"),
+        ("foo", "forward", ""),
+        ("dout", "backward", ", which is called diff_dst here"),
+        ("src", "backward", ""),
     ],
 )
 def test_other_names_of_a_passs_arguments(rng, name, to, hint):
@@ -660,11 +721,11 @@ def test_other_names_of_a_passs_arguments(rng, name, to, hint):
     p = problem(rng)
     layer = layer_of(p)
     want = step(layer, p)
-    refused = rf"^BatchNorm\.{to}\(\) got an unexpected keyword argument '{name}'{hint}"
+    refused = rf"^BatchNorm\.{to}\(\) got an unexpected keyword argument '{name}'{hint}$"
     with pytest.raises(TypeError, match=refused):
         getattr(layer, to)(**{name: p.src})
-    with pytest.raises(TypeError, match=r"missing 1 required positional argument: '\w+'$"):
-        getattr(layer, to)()
+    with pytest.raises(TypeError, match=r"^src: expected an array; it is missing$"):
+        layer.forward()
     assert bits(layer.backward(p.diff_dst, layer.saved)) == want[1]
 
 
@@ -738,12 +799,6 @@ SPOILED = {
     "the other": (lambda layer: layer.diff_beta, "shares memory with out: diff_beta"),
     "partly the other": (lambda layer: overlapping(layer), "shares memory with out: diff_beta"),
     "gamma": (lambda layer: layer.gamma, "shares memory with gamma"),
-    "beta": (lambda layer: layer.beta, "shares memory with beta"),
-    "the running mean": (lambda layer: layer.running_mean, "shares memory with running_mean"),
-    "the running variance": (
-        lambda layer: layer.running_variance,
-        "shares memory with running_variance",
-    ),
     "the saved mean": (lambda layer: layer.saved.mean, "shares memory with mean"),
     "one number": (lambda layer: np.broadcast_to(layer.diff_gamma[:1], 5), "expected a"),
 }
@@ -836,17 +891,62 @@ def test_a_saved_pass_of_another_layer(rng, option, value, added):
         assert kept(other) == before
 
 
-@pytest.mark.parametrize("first", [None, lambda own: own], ids=["alone", "together"])
-def test_a_saved_pass_over_other_processes(rng, first):
-    """One pass has the statistics of all processes, the other those of its own."""
-    layer = bn_ext.BatchNorm(3, allreduce=first)
-    layer.forward(rng.standard_normal((6, 3)))
-    layer.allreduce = None if first else lambda own: own
-    message = f"^saved: .* with allreduce={not first}, .*={bool(first)}$"
+def twice(own):
+    """As if another process had the same part."""
+    return own + own
+
+
+def only(kind):
+    return lambda own: twice(own) if isinstance(own, kind) else own
+
+
+#: What allreduce is in both passes -> the number of elements in these.
+OF_OTHER_PARTS = {
+    "forward": (twice, None, 12, 6),
+    "backward": (None, twice, 6, 12),
+    "statistics": (only(bn_ext.Statistics), only(bn_ext.Statistics), 12, 6),
+    "gradients": (only(bn_ext.GradientSums), only(bn_ext.GradientSums), 6, 12),
+}
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("passes", OF_OTHER_PARTS.values(), ids=OF_OTHER_PARTS)
+def test_both_passes_have_the_same_parts(rng, passes, exact):
+    """A part that is in one of them alone, as earlier statistics are, would give wrong gradients.
+    With constants, it may be.
+    """
+    first, second, forward, backward = passes
+    layer = bn_ext.BatchNorm(3, exact=exact, allreduce=first)
+    src, diff_dst = rng.standard_normal((2, 6, 3))
+    layer.forward(src)
+    layer.allreduce = second
+    before = kept(layer)
+    message = f"^allreduce: .* with forward's {forward} elements .*, got {backward} in backward$"
     with pytest.raises(ValueError, match=message):
-        layer.backward(np.ones((6, 3)))
-    with pytest.raises(TypeError, match="^allreduce: expected a callable or None, got 3"):
-        layer.allreduce = 3
+        layer.backward(diff_dst)
+    assert kept(layer) == before
+    layer.eval().forward(src)
+    layer.backward(diff_dst)
+
+
+@pytest.mark.parametrize("allreduce", [None, twice])
+def test_an_interrupted_pass_is_counted_if_it_updates(rng, monkeypatch, allreduce):
+    """Python raises a KeyboardInterrupt when the compiled call returns."""
+    name = "update_running" if allreduce else "training"
+    call, src = getattr(bn_ext._core, name), rng.standard_normal((6, 3))
+
+    def interrupted(*given, **options):
+        call(*given, **options)
+        raise KeyboardInterrupt
+
+    layer = bn_ext.BatchNorm(3, exponential_avg_factor=None, allreduce=allreduce)
+    with monkeypatch.context() as patch:
+        patch.setattr(bn_ext._core, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            layer.forward(src)
+    assert layer.num_batches_tracked == 1
+    layer.forward(-src)
+    np.testing.assert_allclose(layer.running_mean, 0, atol=1e-15)
 
 
 @whatever_is_behind

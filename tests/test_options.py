@@ -1,4 +1,5 @@
-"""Every option of what wraps the functions changes something, or is refused.
+"""Every option of what wraps the functions changes something, or is refused; in a layer, in every
+mode.
 
 A new option needs a row in OPTIONS or OTHERS; without one, a test fails.
 """
@@ -54,9 +55,18 @@ OTHERS = {
         "weight": VECTORS["gamma"], "bias": VECTORS["beta"], "bias of a layer": (True, False),
         "training": (True, False), "momentum": (0.3, 0.4), "eps": (0.1, 0.2), "group": (None, ""),
         "device": ("cpu", "meta"), "dtype": ("float32", "float64"),
-        "whole_gradients": None, "process_group": None,
+        "whole_gradients": None, "whole_gradients of a layer": (False, True),
+        "process_group": None,
     },
 }  # fmt: skip
+#: Modes of each module's layers -> options that they have no use for: outside of training, nothing
+#: is updated; our own layer computes no sums if it is frozen; one process is the whole.
+UPDATING = ["exponential_avg_factor", "correction", "momentum", "track"]
+MODES = {
+    "bn_ext": {"train": [], "eval": UPDATING, "freeze": [*UPDATING, "exact", "allreduce"]},
+    "bn_ext.autograd": {"train": [], "eval": UPDATING, "freeze": UPDATING},
+    "bn_ext.torch": {"train": ["whole_gradients"], "eval": UPDATING},
+}
 
 
 def values(module, wrapper, option):
@@ -95,7 +105,10 @@ def of_autograd(function, options):
     from autograd import make_vjp
 
     given = required(function, vars(P)) | options
-    vjp, dst = make_vjp(lambda src: function(**given | {"src": src}))(P.src)
+    names = ["src", *(name for name in members.AFFINE if name in given)]
+    vjp, dst = make_vjp(lambda of: function(**given | dict(zip(names, of, strict=True))))(
+        tuple(given[name] for name in names)
+    )
     return dst, vjp(P.diff_dst)
 
 
@@ -133,7 +146,8 @@ def of_layer(layer, **given):
 def of_autograd_layer(layer, **given):
     from autograd import make_vjp
 
-    vjp, dst = make_vjp(lambda src: layer([], src, **given))(P.src)
+    vectors = () if layer.gamma is None else (layer.gamma, layer.beta)
+    vjp, dst = make_vjp(lambda of: layer(of[1:], of[0], **given))((P.src, *vectors))
     return dst, vjp(P.diff_dst), *layer.state_dict().values(), layer.eval()([], P.src)
 
 
@@ -178,8 +192,8 @@ def bits(found):
     return (found.dtype, found.tobytes()) if isinstance(found, np.ndarray) else repr(found)
 
 
-def found_by(module, wrapper, changed=None, later=None, **given):
-    """What a function finds, or a layer; an attribute may change later, and forward get more."""
+def found_by(module, wrapper, mode, changed=None, later=None, **given):
+    """What a function finds, or a layer in a mode; an attribute may change, forward get more."""
     pairs = {name: values(module, wrapper, name) for name in options_of(wrapper)}
     options = {name: copy.copy(pair[0]) for name, pair in pairs.items() if pair} | (changed or {})
     if not inspect.isclass(wrapper):
@@ -187,42 +201,49 @@ def found_by(module, wrapper, changed=None, later=None, **given):
         return bits([found, *(options[name] for name in members.RUNNING if name in options)])
     if module == "bn_ext.torch":
         options["dtype"] = getattr(import_module("torch"), options["dtype"])
-    layer = wrapper(4, **options)
+    layer = getattr(wrapper(4, **options), mode)()
+    if getattr(layer, "gamma", None) is not None:
+        layer.gamma[...] = 1, 2, 3, 4
     for name, value in (later or {}).items():
         setattr(layer, name, value)
     return bits(LAYERS[module](layer, **given))
 
 
-def assert_counts(module, wrapper, option, change):
+def assert_counts(module, wrapper, mode, option, change):
     """Something else is found, or an error names the option, or the device."""
-    before = found_by(module, wrapper)
-    assert found_by(module, wrapper) == before
+    before = found_by(module, wrapper, mode)
+    assert found_by(module, wrapper, mode) == before
     try:
-        after = found_by(module, wrapper, **change)
+        after = found_by(module, wrapper, mode, **change)
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:
         after = str(error) if option in str(error) or "meta" in str(error) else before
     assert after != before
 
 
-ALL = [*wrappers()]
+def cases(of_layers):
+    """(module, function or layer, mode of a layer, option that the mode has a use for)."""
+    for module, wrapper in wrappers():
+        if not inspect.isclass(wrapper):
+            modes, options = {"call": []}, [] if of_layers else options_of(wrapper)
+        else:
+            modes = MODES[module]
+            options = options_of(wrapper.forward if of_layers else wrapper)
+        for mode, unused in modes.items():
+            for option in options:
+                if option not in ("self", *unused) and values(module, wrapper, option):
+                    yield module, wrapper, mode, option
 
 
-@pytest.mark.parametrize(
-    ("module", "wrapper", "option"), [(*each, name) for each in ALL for name in options_of(each[1])]
-)
-def test_every_option_counts(module, wrapper, option):
+@pytest.mark.parametrize(("module", "wrapper", "mode", "option"), [*cases(of_layers=False)])
+def test_every_option_counts(module, wrapper, mode, option):
     """In a call; in a layer, when it is made and if it is set later."""
-    pair = values(module, wrapper, option)
-    if pair is None:
-        return
-    assert_counts(module, wrapper, option, {"changed": {option: pair[1]}})
+    new = values(module, wrapper, option)[1]
+    assert_counts(module, wrapper, mode, option, {"changed": {option: new}})
     is_torchs = module == "bn_ext.torch" and option != "relu"
     if inspect.isclass(wrapper) and not is_torchs:
-        assert_counts(module, wrapper, option, {"later": {option: pair[1]}})
+        assert_counts(module, wrapper, mode, option, {"later": {option: new}})
 
 
-@pytest.mark.parametrize(("module", "layer"), [each for each in ALL if inspect.isclass(each[1])])
-def test_every_option_of_a_pass_counts(module, layer):
-    for option in options_of(layer.forward):
-        if option != "self":
-            assert_counts(module, layer, option, {option: values(module, layer, option)[1]})
+@pytest.mark.parametrize(("module", "layer", "mode", "option"), [*cases(of_layers=True)])
+def test_every_option_of_a_pass_counts(module, layer, mode, option):
+    assert_counts(module, layer, mode, option, {option: values(module, layer, option)[1]})

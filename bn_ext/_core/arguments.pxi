@@ -168,8 +168,9 @@ cpdef bint as_flag(object value, str name) except -1:
     raise TypeError(f"{name}: expected True or False, got {shown(value)}")
 
 
-cpdef double as_real(object value, str name, str expected, double least=-INFINITY) except? -1:
-    """Convert any finite real number."""
+cpdef double as_real(object value, str name, str expected, double least=-INFINITY,
+                     double most=INFINITY) except? -1:
+    """Convert any finite real number, within bounds if there are any."""
     cdef double number
     try:
         if type(value) is float:
@@ -180,7 +181,7 @@ cpdef double as_real(object value, str name, str expected, double least=-INFINIT
                     or (isinstance(value, ndarray) and value.ndim)):
                 raise TypeError
             number = value
-        if not isfinite(number) or number < least:
+        if not (isfinite(number) and least <= number <= most):
             raise ValueError
     except (OverflowError, TypeError, ValueError) as error:
         if is_callers(error):
@@ -253,17 +254,11 @@ cpdef int as_format(object data_format) except -1:
 
 cdef class Words:
     """A specification's own names of arguments, for error messages. The caller must keep it alive
-    during the call.
-
-    `words` maps our names to those of the specification. It may also map a data format to a hint:
-    what to pass if that format was meant.
-    """
+    during the call. `words` maps our names to those of the specification."""
     cdef tuple names
-    cdef dict words
 
     def __init__(self, words):
         self.names = tuple([words.get(name, name) for name in NAMES])
-        self.words = words
 
 
 # ---- the arguments of a call ------------------------------------------------------

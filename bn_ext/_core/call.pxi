@@ -42,6 +42,7 @@ cdef class Call:
     cdef bint vectors_wanted        # are diff_gamma and diff_beta written?
     cdef bint exact                 # are sums exact?
     cdef bint dry
+    cdef bint running               # are mean and variance a layer's running statistics?
 
     # Set by inputs.pxi, from the data.
     cdef int dtype                  # code of the data's dtype
@@ -237,6 +238,8 @@ cdef int check(Call c) except -1:
     check_data(c)
     check_terms(c)
     check_vectors(c)
+    if c.running:
+        check_not_negative(c)
     check_sums(c)
     check_running(c)
     if has(c, WORKSPACE):

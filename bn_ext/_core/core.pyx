@@ -79,20 +79,25 @@ include "process.pxi"
 def training(src, gamma=None, beta=None, epsilon=..., data_format=None, running_mean=None,
              running_variance=None, exponential_avg_factor=None, correction=None, src_1=None,
              relu=False, workspace=None, out=None, num_threads=None, exact=False, words=None,
-             dry=False):
+             dry=False, tracked=None):
     cdef Call c = new_call(TRAINING)
+    count = next_count(tracked)
     c.exact = as_flag(exact, "exact")
     convert_options(c, data_format, num_threads, words, dry)
     convert(c, SRC, src)
     convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
     convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)
-    return run_call(c, out)
+    result = run_call(c, out)
+    set_count(tracked, count, dry or c.is_empty)
+    return result
 
 
 def inference(src, mean, variance, gamma=None, beta=None, epsilon=..., data_format=None,
               src_1=None, relu=False, workspace=None, out=None, num_threads=None, words=None,
-              dry=False):
+              dry=False, running=False):
+    """`running`: the statistics are a layer's own."""
     cdef Call c = new_call(INFERENCE)
+    c.running = running
     convert_options(c, data_format, num_threads, words, dry)
     convert(c, SRC, src)
     convert(c, MEAN, mean)
@@ -159,10 +164,11 @@ cdef Words OF_SUMS = Words({"src": "statistics"})
 
 
 def update_running(statistics, double count, running_mean, running_variance,
-                   exponential_avg_factor, correction):
+                   exponential_avg_factor, correction, tracked=None):
     """Update running statistics with those of `count` elements per channel, a dense array of
     doubles: means and squares, as `training_sums` returns them."""
     cdef Call c = new_call(RUNNING)
+    batches = next_count(tracked)
     if statistics.dtype != FLOAT64 or statistics.ndim != 2 or statistics.shape[0] != BN_SUMS:
         raise ValueError(f"statistics: expected float64 of shape (2, C), got {statistics!r}")
     c.words = OF_SUMS
@@ -172,3 +178,19 @@ def update_running(statistics, double count, running_mean, running_variance,
     c.problem.count = count
     c.dry = count == 0
     run_call(c, None)
+    set_count(tracked, batches, c.dry)
+
+
+# A layer's attributes, `tracked`, have a count of the batches that its running statistics have seen.
+# It is set in the call that updates them, since Python raises a KeyboardInterrupt after a call.
+
+cdef object next_count(tracked):
+    """The count after this batch."""
+    name = "num_batches_tracked"
+    return None if tracked is None else as_index(tracked[name], name, "an integer", 0) + 1
+
+
+cdef int set_count(tracked, count, bint unchanged) except -1:
+    if tracked is not None and not unchanged:
+        tracked["num_batches_tracked"] = count
+    return 0

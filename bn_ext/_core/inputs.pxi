@@ -102,6 +102,18 @@ cdef int check_vector(Call c, int role, str to) except -1:
     return 0
 
 
+cdef int check_not_negative(Call c) except -1:
+    """Refuse a layer's running variance that no data can have."""
+    cdef bn_vector variance = vector_of(c, VARIANCE)
+    cdef double value
+    cdef Py_ssize_t i
+    for i in range(c.channels):
+        vector_read(&variance, i, 1, &value)
+        if value < 0:
+            raise ValueError(f"running_variance: expected at least 0, got {value} in channel {i}")
+    return 0
+
+
 cdef int check_running(Call c) except -1:
     """Check the running statistics; both must be writable."""
     cdef int role
@@ -119,54 +131,17 @@ cdef int check_running(Call c) except -1:
     return 0
 
 
-cdef object other_format(Call c):
-    """What to pass if the data has the other format."""
-    other = "NCX" if c.channels_last else "NXC"
-    hint = f'pass data_format="{other}"'
-    return hint if c.words is None else c.words.words.get(other, hint)
-
-
 cdef object wrong_vector(Call c, int role):
-    """The error for a vector of the wrong shape, with what the caller may have meant."""
-    cdef const bn_view *src = &c.view[SRC]
-    cdef bint last = c.channels_last
-    cdef int axis
-    a, name, data = array_of(c, role), name_of(c, role), input_name(c, SRC)
+    """The error for a vector of the wrong shape."""
+    name, data = name_of(c, role), input_name(c, SRC)
+    expected = f"{name}: expected shape ({c.channels},)"
     if c.entry == RUNNING:  # there is no data to speak of
-        return ValueError(f"{name}: expected shape ({c.channels},), got {a.shape}")
-    here, there = ("the last axis", "axis 1") if last else ("axis 1", "the last axis")
-    cdef Py_ssize_t size = a.size
-    cdef Py_ssize_t others = src.shape[1 if last else src.ndim - 1]
-    hints = []
-    # If another vector fits, the data format is right.
-    cdef bint fitted = False
-    for axis in range(MEAN, SUMS):
-        if axis != role and is_read(c, axis):
-            fitted |= array_of(c, axis).size == c.channels
-    if size == c.channels:
-        # If two axes have this length, the one along which it would be broadcast is meant.
-        along = [axis - a.ndim for axis in range(a.ndim) if a.shape[axis] != 1]
-        if size == others and src.ndim > 2 and along == [1 - src.ndim if last else -1]:
-            hints.append(f"if the channels are on {there}, {other_format(c)}")
-    elif fitted and c.channels:
-        others = c.channels
-    elif size == others:
-        hints.append(f"if the channels are on {there}, {other_format(c)}")
-    else:
-        for axis in range(src.ndim):
-            if src.shape[axis] == size:
-                operands = [input_name(c, i) for i in range(SRC + 1, DST + 1) if is_read(c, i)]
-                likewise = f", and {' and '.join(operands)} likewise" if operands else ""
-                moved = f"np.moveaxis(np.asarray({data}), {axis}, {-1 if last else 1})"
-                hints.append(f"if the channels are on axis {axis}, pass {moved}{likewise}, which "
-                             "copies nothing")
-                break
-    if a.ndim != 1 and (size == c.channels or size == others):
-        hints.append(f"pass np.asarray({name}).reshape(-1)")
-    return ValueError("; ".join([
-        f"{name}: expected shape ({c.channels},), one value for each channel on {here} of {data}, "
-        f"got {a.shape}; {data} has shape {shape_of(src)}", *hints
-    ]))
+        return ValueError(f"{expected}, got {shape_of(&c.view[role])}")
+    where = "the last axis" if c.channels_last else "axis 1"
+    return ValueError(
+        f"{expected}, one value for each channel on {where} of {data}, got "
+        f"{shape_of(&c.view[role])}; {data} has shape {shape_of(&c.view[SRC])}"
+    )
 
 
 # ---- bits and sums --------------------------------------------------------------

@@ -11,7 +11,10 @@ cdef str shortened(str text):
 
 
 def shown(value):
-    """A value's repr for a message, shortened; if repr fails, the value's type."""
+    """A value's repr for a message, shortened; if repr fails, the value's type. What is missing is
+    ``...``."""
+    if value is ...:
+        return "nothing"
     try:
         # reprlib reads no more of nested containers than it shows.
         text = reprlib.repr(value) if isinstance(value, CONTAINERS) else repr(value)

@@ -5,20 +5,15 @@ compiled function that computes it. That function checks all else: shapes, and t
 src's dtype.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from inspect import signature
-from typing import Any, ParamSpec, SupportsFloat, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, SupportsFloat
 
 import numpy as np
 
 from bn_ext import _core
-from bn_ext._names import refuses_other_names
 
 __all__ = ["Rules", "as_positive", "as_word"]
-
-_Given = ParamSpec("_Given")
-_Result = TypeVar("_Result")
 
 #: Our names of arrays that are no vectors.
 _DATA = ("src", "diff_dst")
@@ -30,19 +25,10 @@ class Rules:
 
     #: dtype of the data -> dtypes of the vectors, which all have the same one in a call
     types: Mapping[str, Sequence[str]]
-    #: our name -> the operators', where they differ; also "NXC" -> what to pass if that was meant
+    #: our name -> the operators', where they differ
     names: Mapping[str, str]
     #: ranks that src may have; if empty, any from 2 up
     ranks: Sequence[int] = ()
-    #: word that data_format may be -> its meaning
-    formats: Mapping[str, str] = field(default_factory=dict)
-
-    def operator(self, function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-        """Make a function refuse unknown names with a hint, in the operator's own words."""
-        own = signature(function).parameters.keys()
-        names = {name: name for name in own - self.names.values()}
-        names |= {ours: theirs for ours, theirs in self.names.items() if theirs in own}
-        return refuses_other_names(function, names)
 
     def arrays(self, optional: Mapping[str, Any] | None = None, **given: Any) -> dict[str, Any]:
         """Convert arrays, by our names, and check their dtypes and src's rank.
@@ -67,12 +53,7 @@ class Rules:
             _core.require_dtype(name, vector, allowed, like)
             if len(allowed) > 1:
                 allowed, like = (vector.dtype.name,), f", like {name}"
-        hints = {
-            ours: f'pass data_format="{word}"'
-            for word, ours in self.formats.items()
-            if len(word) == src.ndim
-        }
-        return {**arrays, "words": _core.Words({**self.names, **hints})}
+        return {**arrays, "words": _core.Words(self.names)}
 
 
 def as_positive(value: SupportsFloat, name: str) -> float:

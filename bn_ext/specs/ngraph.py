@@ -1,5 +1,7 @@
 """nGraph: ``BatchNormTraining``, ``BatchNormInference`` and ``BatchNormTrainingBackprop``."""
 
+from __future__ import annotations  # help shows names, not what they stand for
+
 from typing import Generic, NamedTuple, SupportsFloat
 
 import numpy as np
@@ -23,13 +25,8 @@ def __dir__() -> list[str]:
 
 
 _TYPES = {name: (name,) for name in _core.DTYPES}
-_MOVED = "pass np.moveaxis(np.asarray(input), -1, 1){}, which copies nothing"
-_FORWARD = Rules(_TYPES, {"src": "input", "NXC": _MOVED.format("")})
-_GRADIENT = {
-    "diff_dst": "normalized_delta",
-    "NXC": _MOVED.format(", and normalized_delta likewise"),
-}
-_BACKWARD = Rules(_TYPES, {"src": "input"} | _GRADIENT)
+_FORWARD = Rules(_TYPES, {"src": "input"})
+_BACKWARD = Rules(_TYPES, {"src": "input", "diff_dst": "normalized_delta"})
 
 
 class BatchNormTraining(NamedTuple, Generic[Scalar]):
@@ -40,7 +37,6 @@ class BatchNormTraining(NamedTuple, Generic[Scalar]):
     batch_variance: NDArray[Scalar]
 
 
-@_FORWARD.operator
 def batch_norm_training(
     input: Data[Scalar], gamma: Array, beta: Array, *, epsilon: SupportsFloat
 ) -> BatchNormTraining[Scalar]:
@@ -88,7 +84,6 @@ def batch_norm_training(
     return BatchNormTraining(*found)
 
 
-@_FORWARD.operator
 def batch_norm_inference(
     input: Data[Scalar],
     gamma: Array,
@@ -141,7 +136,6 @@ class BatchNormTrainingBackprop(NamedTuple, Generic[Scalar]):
     beta_delta: NDArray[Scalar]
 
 
-@_BACKWARD.operator
 def batch_norm_training_backprop(
     input: Data[Scalar],
     gamma: Array,

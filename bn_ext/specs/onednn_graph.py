@@ -4,6 +4,8 @@ The gradient is the versioned operator ``BatchNormTrainingBackprop-1`` in the on
 specification, and ``BatchNormTrainingBackward`` in the library's Graph API.
 """
 
+from __future__ import annotations  # help shows names, not what they stand for
+
 from typing import Any, Generic, Literal, NamedTuple, SupportsFloat
 
 import numpy as np
@@ -53,7 +55,6 @@ class BatchNormForwardTraining(NamedTuple, Generic[Scalar, Vector]):
     batch_variance: NDArray[Vector]
 
 
-@_FORWARD.operator
 def batch_norm_forward_training(
     src: Data[Scalar],
     mean: Data[Vector],
@@ -134,7 +135,6 @@ def batch_norm_forward_training(
     return BatchNormForwardTraining(dst, *running, *batch)
 
 
-@_RULES.operator
 def batch_norm_inference(
     src: Data[Scalar],
     gamma: Array,
@@ -190,7 +190,6 @@ class BatchNormTrainingBackprop(NamedTuple, Generic[Scalar, Vector]):
     beta_delta: NDArray[Vector] | Any
 
 
-@_BACKPROP.operator
 def batch_norm_training_backprop(
     input_forward: Data[Scalar],
     output_delta: Array,
@@ -275,7 +274,6 @@ class BatchNormTrainingBackward(NamedTuple, Generic[Scalar, Vector]):
     diff_beta: NDArray[Vector] | Any
 
 
-@_RULES.operator
 def batch_norm_training_backward(
     src: Data[Scalar],
     diff_dst: Array,

@@ -3,6 +3,8 @@
 An attribute that is None gets its default, and a word may be given as bytes, as in TensorFlow.
 """
 
+from __future__ import annotations  # help shows names, not what they stand for
+
 from typing import Any, Generic, Literal, NamedTuple, SupportsFloat, TypeAlias
 
 import numpy as np
@@ -35,8 +37,8 @@ _BACKWARD = {
     "src": "x", "diff_dst": "y_backprop", "gamma": "scale",
     "mean": "reserve_space_1", "variance": "reserve_space_2",
 }  # fmt: skip
-_V3 = Rules(_TYPES, _FORWARD, ranks=(4, 5), formats=_FORMATS)
-_GRAD = Rules(_TYPES, _BACKWARD, ranks=(4, 5), formats=_FORMATS)
+_V3 = Rules(_TYPES, _FORWARD, ranks=(4, 5))
+_GRAD = Rules(_TYPES, _BACKWARD, ranks=(4, 5))
 
 _Format: TypeAlias = Literal["NHWC", "NDHWC", "NCHW", "NCDHW"] | bytes | None
 
@@ -63,7 +65,6 @@ class FusedBatchNormV3(NamedTuple, Generic[Scalar]):
     reserve_space_3: NDArray[float32]
 
 
-@_V3.operator
 def fused_batch_norm_v3(
     x: Data[Scalar],
     scale: Array,
@@ -177,7 +178,6 @@ class FusedBatchNormGradV3(NamedTuple, Generic[Scalar]):
     reserve_space_5: NDArray[float32]
 
 
-@_GRAD.operator
 def fused_batch_norm_grad_v3(
     y_backprop: Array,
     x: Data[Scalar],

@@ -8,8 +8,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bn_ext import _core
-from bn_ext._names import refuses_other_names
+from bn_ext import _core, _names
 from bn_ext._typing import Array, DataFormat
 from bn_ext.testing._cases import OPERANDS, Case, Kind, as_set, standard_cases
 from bn_ext.testing._operators import as_operator
@@ -50,7 +49,7 @@ _Result = TypeVar("_Result")
 
 
 def _with_options(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Show ``**options`` by name, with their defaults; refuse others."""
+    """Show ``**options`` by name, with their defaults; `_checked` refuses others."""
     seen = signature(function)
     *own, options = seen.parameters.values()
     (names,) = get_args(options.annotation)
@@ -60,7 +59,7 @@ def _with_options(function: Callable[_Given, _Result]) -> Callable[_Given, _Resu
         if name in names.__annotations__
     ]
     function.__signature__ = seen.replace(parameters=[*own, *named])  # type: ignore[attr-defined]
-    return refuses_other_names(function)
+    return function
 
 
 @_with_options
@@ -120,7 +119,7 @@ def check_forward(
     """
     operation = "training" if options.get("is_training", True) else "inference"
     given = {"src": src, "mean": mean, "variance": variance, "gamma": gamma, "beta": beta}
-    return _checked(function, operation, given, **options)
+    return _checked(check_forward, function, operation, given, **options)
 
 
 @_with_options
@@ -227,7 +226,7 @@ def check_backward(
     """
     arrays = src, diff_dst, mean, variance, gamma
     given = dict(zip(OPERANDS["backward"], arrays, strict=True))
-    return _checked(function, "backward", given, **options)
+    return _checked(check_backward, function, "backward", given, **options)
 
 
 @_with_options
@@ -278,13 +277,16 @@ def check_double_backward(
     """
     arrays = src, diff_dst, mean, variance, gamma, diff_diff_src, diff_diff_gamma, diff_diff_beta
     given = dict(zip(OPERANDS["double_backward"], arrays, strict=True))
-    return _checked(function, "double_backward", given, **options)
+    return _checked(check_double_backward, function, "double_backward", given, **options)
 
 
 def _checked(
-    function: Callable[..., Any], operation: str, given: dict[str, Any], **options: Any
-) -> Report:
-    """Run the cases; raise AssertionError if one fails."""
+    check: Callable[..., Any], function: Callable[..., Any], operation: str, given: dict[str, Any],
+    **options: Any,
+) -> Report:  # fmt: skip
+    """Run the cases of this check; raise AssertionError if one fails."""
+    if other := options.keys() - signature(check).parameters.keys():
+        raise _names.unknown(check, other)
     if not callable(function):
         raise TypeError(f"function: expected a callable, got {_core.shown(function)}")
     how = SimpleNamespace(**{**_DEFAULTS, **options})

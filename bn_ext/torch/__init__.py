@@ -282,8 +282,9 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         Whether negative results become zeros.
     whole_gradients : bool, optional
         If False, the gradients of weight and bias are the share of this process, as in torch;
-        DistributedDataParallel averages them. If True, they are those of all samples, the same on
-        every process, with the same bits for any number of processes: do not average them again.
+        DistributedDataParallel averages them. If True, they are those of all samples, also after
+        ``eval()``, the same on every process, with the same bits for any number of processes: do
+        not average them again.
 
     Raises
     ------
@@ -291,8 +292,8 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         As for `batch_norm`; ValueError also if this process is not in process_group.
     RuntimeError
         On all processes, if they differ in num_features, eps or the dtype of the input, or if one
-        is in a forward and another in a backward pass. If the gradient of a training step is
-        differentiated.
+        is in a forward and another in a backward pass. If the gradient of a training step, or with
+        whole_gradients any gradient, is differentiated.
 
     Notes
     -----

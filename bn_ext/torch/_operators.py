@@ -246,13 +246,13 @@ def _gradients(
         return own
 
     total = None
-    if group and training:
+    if group and (training or (whole and vectors)):
         total = _shared("batch_norm_backward", group, src, eps, find)
         vectors &= whole
     out = [diff_src, *(diff_vectors if vectors else (None, None)), diff_src_1]
     _core.backward(
         x, diff, mean, is_training=training, param_grads=vectors, diff_src_1=relu and added,
-        out=out if relu and added else out[:3], exact=training and group is not None,
+        out=out if relu and added else out[:3], exact=group is not None and (training or whole),
         total=total_of(total), **gate, **rest,
     )  # fmt: skip
     return outputs
@@ -304,12 +304,12 @@ def _backward(ctx: Any, diff_dst: Tensor | None, *_: None) -> tuple[Tensor | Non
 
 
 def _keep_gradients(ctx: Any, inputs: Any, output: Any) -> None:
-    *tensors, training, eps, relu, added, vectors, group, _, _ = inputs
+    *tensors, training, eps, relu, added, vectors, group, whole, _ = inputs
     absent = () if vectors else output[1:3]
     ctx.mark_non_differentiable(*absent, *(() if relu and added else output[3:]))
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors)
-    ctx.options, ctx.group = (training, eps, relu), group if training else None
+    ctx.options, ctx.group = (training, eps, relu), group if training or whole else None
 
 
 def _backward_of_gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -57,6 +57,7 @@ def digests(rank, size):
                 made = layer(torch.float64 if dtype == torch.float64 else torch.float32,
                              whole_gradients=True)  # fmt: skip
                 results = step(made, mine, dtype, memory_format)
+                results += step(made.eval(), mine, dtype, memory_format)
                 vectors = [made.weight.grad, made.bias.grad, made.running_mean, made.running_var]
                 dealt = [None] * size
                 distributed.all_gather_object(dealt, (mine, [r.double() for r in results]))
@@ -86,6 +87,14 @@ def shares(rank, size):
     for ours, theirs in zip(whole.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(ours.grad * size, theirs.grad)
     torch.testing.assert_close([*whole.buffers()], [*alone.buffers()])
+    for mode in (True, False):
+        summed = layer(torch.float64, whole_gradients=True).train(mode)
+        alone.train(mode).zero_grad()
+        alone.load_state_dict(summed.state_dict())
+        step(lambda x, x1: (alone(x) + x1).relu(), range(SAMPLES), torch.float64)
+        step(summed, mine, torch.float64)
+        for ours, theirs in zip(summed.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad)
     print("shares\n", end="", flush=True)
 
 

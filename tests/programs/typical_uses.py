@@ -146,14 +146,36 @@ assert_type(second.diff_diff_dst, NDArray[np.float16])
 # The layer.
 layer = bn_ext.BatchNorm(3, exponential_avg_factor=None, correction=0, relu=True, dtype=np.float32)
 assert_type(layer.forward(x32), NDArray[Any])
-assert_type(layer.gamma, NDArray[Any] | None)
-assert_type(layer.parameters, list[NDArray[Any]])
+layer.gamma[...] = 2
+assert_type(layer.parameters, tuple[NDArray[Any], ...])
 layer.backward(x32)
 for parameter, gradient in zip(layer.parameters, layer.gradients, strict=True):
     parameter -= 0.1 * gradient
 assert_type(layer.eval().freeze().train(False), bn_ext.BatchNorm)
 assert_type(layer.forward(x32, src_1=x32), NDArray[Any])
 layer.load_state_dict(layer.state_dict())
+
+
+class Block:
+    """A user's own layer, with types."""
+
+    def __init__(self) -> None:
+        self.norm = bn_ext.BatchNorm(3)
+
+    def forward(self, x: NDArray[np.float32], more: NDArray[np.float32]) -> NDArray[np.float32]:
+        return self.norm.forward(self.norm.forward(x), more)
+
+    def backward(self, dy: NDArray[np.float32]) -> NDArray[np.float32]:
+        return self.norm.backward(dy)
+
+    def backward_of_both(self, dy: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
+        diff_src, diff_src_1 = self.norm.backward(dy)
+        return diff_src, diff_src_1
+
+
+block = Block()
+block.forward(x32, x32)
+block.backward_of_both(x32)
 bn_ext.BatchNorm(np.int64(3), data_format="NCX", affine=False).load_state_dict(
     {"running_mean": v64, "running_var": v32}
 )
@@ -206,7 +228,7 @@ made = bn_ext.BatchNorm
 fused_v3 = tensorflow.fused_batch_norm_v3
 WRONG: list[Callable[[], object]] = [
     lambda: reduce(x32, x32, v32, exact="yes"),  # type: ignore[arg-type]
-    lambda: bn_ext.Statistics(x32, epsilon=0),  # type: ignore[call-arg]
+    lambda: bn_ext.Statistics(x32, epsilon=0),  # type: ignore[arg-type]
     lambda: statistics - sums,  # type: ignore[operator]
     lambda: bn_ext.Statistics("abc"),  # type: ignore[arg-type]
     lambda: parts[0] + sums,  # type: ignore[operator]
@@ -241,7 +263,7 @@ WRONG: list[Callable[[], object]] = [
     lambda: inference(x32, v32, v32, epsilon=0, out=(x32,)),  # type: ignore[arg-type]
     lambda: double(x32, x32, v32, v32, v32, None, epsilon=0),  # type: ignore[arg-type]
     lambda: made(3.0),  # type: ignore[arg-type]
-    lambda: made(3, momentum=0.1),  # type: ignore[call-arg]
+    lambda: made(3, momentum=0.1),  # type: ignore[arg-type]
     lambda: made(3, exponential_avg_factor="0.1"),  # type: ignore[arg-type]
     lambda: made(3).forward(1.0),  # type: ignore[arg-type]
     lambda: made(3).load_state_dict([v32]),  # type: ignore[arg-type]

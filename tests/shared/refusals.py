@@ -93,7 +93,6 @@ def check_refused(kind, message, call, given, dry_run=None):
 
 def follow(text, call, given):
     """What an error says to pass must not be refused for the same reason."""
-    layout = dict(re.findall(r'pass (data_format)="(\w+)"', text))
     named = "|".join(given)
     said = re.findall(
         rf"(?:pass|if not,|or) ((?:np\.|(?=\w+\.(?:filled|toarray))).*?\b({named})\b.*?\))"
@@ -103,7 +102,7 @@ def follow(text, call, given):
     for advice, name in said:
         value = eval(advice, {"np": np, "ml_dtypes": ml_dtypes, name: given[name], "value": 0.0})
         try:
-            call(**{**given, **layout, name: value})
+            call(**{**given, name: value})
         except (TypeError, ValueError) as error:
             assert not str(error).startswith(f"{name}:"), advice  # noqa: PT017
 
