@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from needs import needs_cpus, needs_fork, needs_libgomp, needs_linux, needs_openmp
 from processes import run
-from tree import ROOT, TESTS
+from tree import PROGRAMS, ROOT
 
 from bn_ext import _core
 
@@ -22,8 +22,9 @@ def teams(tmp_path_factory):
     library = str(tmp_path_factory.mktemp("teams") / "teams.so")
     source = ROOT / "src_c"
     parts = [source / name for name in ("threads/pool.c", "threads/openmp.c", "base/machine.c")]
-    flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", "-fopenmp", "-Wl,--wrap=pthread_create"]
-    command = [compiler, *flags, f"-I{source}", TESTS / "teams.c", *parts, "-o", library]
+    flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", "-fopenmp"]
+    flags += ["-Wl,--wrap=pthread_create", "-Wl,--wrap=bn_seconds"]
+    command = [compiler, *flags, f"-I{source}", PROGRAMS / "teams.c", *parts, "-o", library]
     subprocess.run(command, check=True)
     return library
 
@@ -55,6 +56,10 @@ def test_a_limit_on_threads(limit, used):
 def test_threads_are_tried_once(teams, environment, arguments, most):
     """Also if the runtime then delivers fewer, or the system refuses some."""
     assert run("teams", "started", teams, *arguments, **environment) == most
+
+
+def test_a_team_that_could_not_grow_tries_again_in_ten_seconds(teams):
+    assert run("teams", "refused", teams) == [1, 1, 2]
 
 
 def test_what_a_pool_has_is_not_asked_for_again():

@@ -35,14 +35,20 @@ def clocks(path):
     return time.monotonic(), loaded(path).bn_seconds(), time.monotonic()
 
 
+def wait(library, seconds):
+    """Let the library believe that time has passed."""
+    ctypes.c_double.in_dll(library, "later").value += seconds
+
+
 def after_a_late_team(path):
-    """Threads of teams: at first; after a late one; then, if asked for two; two seconds later."""
-    run_team = loaded(path).run_team
+    """Threads of teams: at first; after a late one; then, if asked for two; a second later."""
+    library = loaded(path)
+    run_team = library.run_team
     used = [run_team(0, MANY, False)]
     # Now and then the system stops the caller just when it is done, and the team is not late.
     used.append(next((1 for _ in range(1000) if run_team(0, MANY, True) == 1), 0))
     used.append(run_team(2, MANY, False))
-    time.sleep(2)
+    wait(library, 1)
     return [*used, run_team(0, MANY, False)]
 
 
@@ -58,6 +64,17 @@ def started(path, threads, within=None, limit=None):
         allow(limit)
     region(1, teams) if within else teams()
     return ctypes.c_int.in_dll(library, "started").value
+
+
+def refused(path):
+    """How many threads were tried when a team could not grow; five seconds later; ten later."""
+    library, found = loaded(path), []
+    allow(0)
+    for seconds in (0, 5, 5):
+        wait(library, seconds)
+        library.run_team(8, MANY, False)
+        found.append(ctypes.c_int.in_dll(library, "started").value)
+    return found
 
 
 if __name__ == "__main__":

@@ -6,16 +6,22 @@
 #include "base/machine.h"
 #include "threads/pool.h"
 
-/* ---- threads on trial ------------------------------------------------------- */
+/* ---- threads on trial, time: the linker's --wrap brings the package's calls here ---- */
 
-int started;
+int started; /* on trial: the runtime's own calls do not come here */
 
-/* The linker's --wrap brings here what openmp.c calls, but not what the runtime calls. */
 int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
                           void *argument) {
     started++;
     return __real_pthread_create(thread, attributes, run, argument);
+}
+
+double later; /* seconds */
+
+double __real_bn_seconds(void);
+double __wrap_bn_seconds(void) {
+    return __real_bn_seconds() + later;
 }
 
 /* ---- a late team ------------------------------------------------------------- */
