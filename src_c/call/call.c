@@ -16,7 +16,7 @@
 #include "call/tasks.h"
 #include "threads/pool.h"
 
-/* ---- a plan --------------------------------------------------------------------- */
+/* ---- what is to be done ------------------------------------------------------------ */
 
 static bool vectors_wanted(const bn_problem *p, const bn_operation *operation) {
     bool wanted = false;
@@ -26,63 +26,25 @@ static bool vectors_wanted(const bn_problem *p, const bn_operation *operation) {
 }
 
 /* If the caller gives sums, or this part has no elements, nothing is summed. */
-static bn_half half_of(const bn_problem *p, const bn_operation *operation, bn_half asked) {
+static bn_passes passes_of(const bn_problem *p, const bn_operation *operation, bn_passes asked) {
     const bool needed = operation->writes_need_sums || vectors_wanted(p, operation);
     if (asked == SUMS)
         return SUMS;
     return p->sums || !needed || bn_elements(p) == 0 ? RESULTS : WHOLE;
 }
 
-/* `state` is room for the plan's. */
-static bn_plan plan_of(const bn_problem *p, const bn_operation *operation, bn_half asked,
-                       bn_accumulator *state) {
-    const base_formula again = operation->must_repeat ? operation->again : NOTHING;
-    const base_formula formulas[] = {operation->formulas[SUM], operation->formulas[WRITE], again};
-    const bn_dtype_facts *dtype = &bn_dtype_table[p->dtype];
-    bn_plan plan = {
-        .problem = p,
-        .operation = operation,
-        .kernels = bn_level_current()->kernels[p->dtype],
-        .half = half_of(p, operation, asked),
-        .exact = asked == SUMS && p->state,
-        .element_bytes = dtype->element_bytes,
-        .number_bytes = dtype->number_bytes,
-        .state = state,
-    };
-    if (bn_elements(p) > 0)
-        plan.order = bn_sum_order_of(p);
-    plan.fused = plan.half == WHOLE && !operation->writes_need_sums;
-    for (int pass = 0; pass < PASSES; pass++)
-        plan.formula[pass] = bn_formula_of(formulas[pass], p);
-    for (size_t i = 0; i < sizeof formulas / sizeof *formulas; i++)
-        plan.coef_planes =
-            (int)at_least(plan.coef_planes, bn_coef_planes(bn_formula_of(formulas[i], p)));
-    plan.channels = (bn_channels){
-        .problem = p,
-        .channels = p->channels,
-        .count = asked != SUMS && p->sums ? p->count : (double)p->positions * (double)p->run,
-        .summed = plan.half & SUMS,
-        .sums = {.stride = p->channels, .n = bn_sum_count(plan.formula[SUM])},
-    };
-    if (plan.exact)
-        *state = bn_state_sums(
-            p->state, bn_limbs(p->dtype, bn_kind_of_sums(operation->formulas[SUM])), p->channels);
-    else
-        plan.sum_planes = plan.channels.sums.n * (dtype->loses ? 2 : 1);
-    return plan;
-}
-
 /* What a call is worth, in elements of a gradient, which has OF_GRADIENT streams: it reads two
  * operands twice and writes one. A channel costs as much as OF_CHANNEL more elements, or as OF_RUNS
  * if its runs have several elements (measured). */
-static int64_t worth_of(const bn_plan *plan) {
+static int64_t worth_of(const bn_problem *p, const bn_operation *operation, bn_passes passes) {
     enum { OF_CHANNEL = 8, OF_RUNS = 64, OF_GRADIENT = 5 };
-    const bn_problem *p = plan->problem;
-    const formula sum = plan->formula[SUM], write = plan->formula[WRITE];
-    const unsigned summed = plan->half & SUMS ? bn_reads(sum) : 0;
-    const unsigned read = plan->half & RESULTS && !plan->fused ? bn_reads(write) : 0;
-    const unsigned written = plan->half & RESULTS ? bn_writes(write) : 0;
-    const int streams = plan->exact
+    const formula sum = bn_formula_of(operation->formulas[SUM], p);
+    const formula write = bn_formula_of(operation->formulas[WRITE], p);
+    const bool reads_again = passes == RESULTS || operation->writes_need_sums;
+    const unsigned summed = passes & SUMS ? bn_reads(sum) : 0;
+    const unsigned read = passes & RESULTS && reads_again ? bn_reads(write) : 0;
+    const unsigned written = passes & RESULTS ? bn_writes(write) : 0;
+    const int streams = passes == SUMS && p->state
                             ? OF_GRADIENT /* exact sums take more time than memory does */
                             : __builtin_popcount(ELEMENTS(summed)) +
                                   __builtin_popcount(ELEMENTS(read)) + __builtin_popcount(written);
@@ -93,86 +55,50 @@ static int64_t worth_of(const bn_plan *plan) {
 
 /* ---- a call ----------------------------------------------------------------- */
 
-static size_t lay_out_channels(bn_plan *plan, char *memory) {
-    bn_channels *c = &plan->channels;
-    const int64_t n = c->channels, planes = plan->sum_planes;
-    size_t used = 0;
-    c->coefs = lay_out(memory, &used, plan->coef_planes * n, plan->number_bytes);
-    c->sums.plane = lay_out(memory, &used, planes * n, sizeof(double));
-    for (int i = 0; i < plan->operation->values; i++)
-        c->value[i] = lay_out(memory, &used, n, sizeof(double));
-    plan->partial = c->sums.plane;
-    if (plan->half & SUMS && plan->order.chunks > 1)
-        plan->partial = lay_out(memory, &used, plan->order.chunks * planes * n, sizeof(double));
-    return used;
-}
-
-static size_t bytes_of_sums(const bn_plan *plan) {
-    return (size_t)(plan->channels.sums.n * plan->channels.channels) * sizeof(double);
-}
-
-/* Make the sums results: every NaN in them must be the canonical one; limbs must be carried. */
-static void give_sums(const bn_plan *plan) {
-    if (plan->exact) {
-        plan->kernels->exact->carry(plan->state);
-        return;
-    }
-    const bn_problem *p = plan->problem;
-    const bn_vector to = {(char *)p->sums, sizeof *p->sums, BN_F64};
-    const int lows = bn_dtype_table[p->dtype].loses ? plan->operation->lows : 0;
-    vector_write(&to, 0, (plan->channels.sums.n + lows) * p->channels, plan->channels.sums.plane);
-}
-
 /* What no elements in any part give. */
 static bn_status give_nothing(const bn_plan *plan) {
     const bn_problem *p = plan->problem;
     const bn_operation *operation = plan->operation;
-    if (plan->half == SUMS && !plan->exact)
-        memset(p->sums, 0, bytes_of_sums(plan));
+    if (plan->passes == SUMS && !plan->exact)
+        memset(p->sums, 0,
+               (size_t)(bn_sum_count(plan->formula[SUM]) * p->channels) * sizeof *p->sums);
     for (int v = 0; v < BN_VECTORS; v++)
-        for (int64_t c = 0; plan->half != SUMS && operation->vectors >> v & 1 && c < p->channels;
+        for (int64_t c = 0; plan->passes != SUMS && operation->vectors >> v & 1 && c < p->channels;
              c++)
             vector_write(&p->vector[v], c, 1, &operation->of_nothing);
     return BN_OK;
 }
 
-/* Run a plan's tasks, if there are any: if this part has no elements, results follow from the sums
- * of the others. All memory is one allocation: with two large ones, the C library might return the
- * pages to the system at every call. */
-static bn_status run(bn_plan *plan, const bn_schedule *tasks, int threads) {
-    const bn_problem *p = plan->problem;
-    size_t bytes = lay_out_channels(plan, NULL);
-    lay_out(NULL, &bytes, 1, tasks ? bn_schedule_bytes(tasks, threads) : 0);
-    char *to_free, *memory = line_aligned(bytes, &to_free);
-    if (!memory)
-        return BN_NO_MEMORY;
-    const size_t own = lay_out_channels(plan, memory);
-    if (plan->half == RESULTS && p->sums)
-        memcpy(plan->channels.sums.plane, p->sums, bytes_of_sums(plan));
-    bn_begin(plan);
-    if (tasks)
-        bn_schedule_execute(tasks, threads, memory + own);
+/* Make the sums results: every NaN in them must be the canonical one; limbs must be carried. */
+static void give_sums(const bn_room *room) {
+    const bn_problem *p = room->plan->problem;
+    const bn_vector to = {(char *)p->sums, sizeof *p->sums, BN_F64};
+    const int lows = bn_dtype_table[p->dtype].loses ? room->plan->operation->lows : 0;
+    if (room->plan->exact)
+        room->plan->kernels->exact->carry(room->state);
     else
-        bn_finish(plan, 0, p->channels);
-    if (plan->half == SUMS)
-        give_sums(plan);
-    free(to_free);
+        vector_write(&to, 0, (room->channels.sums.n + lows) * p->channels,
+                     room->channels.sums.plane);
+}
+
+static bn_status run(const bn_plan *plan) {
+    bn_room room;
+    if (plan->count == 0)
+        return give_nothing(plan);
+    if (!bn_take_room(&room, plan))
+        return BN_NO_MEMORY;
+    bn_run_tasks(&room);
+    if (plan->passes == SUMS)
+        give_sums(&room);
+    free(room.to_free);
     return BN_OK;
 }
 
-static bn_status execute(const bn_problem *p, const bn_operation *operation, bn_half asked) {
-    bn_accumulator state;
-    bn_plan plan = plan_of(p, operation, asked, &state);
-    if (plan.channels.count == 0)
-        return give_nothing(&plan);
-    bn_schedule tasks;
-    const bool has_tasks = bn_elements(p) > 0;
-    const int threads = bn_enter(p->num_threads, worth_of(&plan));
-    if (has_tasks) {
-        bn_divide(&plan, threads);
-        tasks = bn_schedule_of(&plan);
-    }
-    const bn_status status = run(&plan, has_tasks ? &tasks : NULL, threads);
+static bn_status execute(const bn_problem *p, const bn_operation *operation, bn_passes asked) {
+    const bn_passes passes = passes_of(p, operation, asked);
+    const int threads = bn_enter(p->num_threads, worth_of(p, operation, passes));
+    const bn_plan plan = bn_plan_of(p, operation, passes, threads);
+    const bn_status status = run(&plan);
     bn_leave(threads);
     return status;
 }

@@ -19,10 +19,10 @@ static bn_sums sums_from(const bn_sums *sums, int64_t column) {
 }
 
 /* A chunk's sums, from a channel on. */
-static bn_sums sums_of_chunk(const bn_plan *plan, int64_t index, int64_t channel) {
-    const int64_t n = plan->problem->channels;
-    return (bn_sums){plan->partial + index * plan->sum_planes * n + channel, n, NULL,
-                     plan->channels.sums.n};
+static bn_sums sums_of_chunk(const bn_room *room, int64_t index, int64_t channel) {
+    const int64_t n = room->channels.channels;
+    return (bn_sums){room->partial + index * room->plan->sum_planes * n + channel, n, NULL,
+                     room->channels.sums.n};
 }
 
 /* ---- a chunk ------------------------------------------------------------------ */
@@ -160,7 +160,7 @@ static void sum_rows_exactly(const bn_task *t, int64_t positions) {
 
 void bn_sum(const bn_task *t) {
     const bn_plan *plan = t->plan;
-    const bn_sums to = sums_of_chunk(plan, t->index, t->chunk.channel);
+    const bn_sums to = sums_of_chunk(t->room, t->index, t->chunk.channel);
     if (plan->exact) {
         bn_take_tile(&t->scratch->exact, t->chunk.channel, t->chunk.channels);
         sum_all_rows(t, exact_positions(plan), sum_rows_exactly);
@@ -179,12 +179,13 @@ static double compensated(double sum, double compensation) {
 /* Called by the thread that finishes these channels, once all their chunks are summed; again only
  * after they were summed again, because compensations join the sums. A single chunk's sums are in
  * place: none is -0, so adding them to 0 would change nothing. */
-void bn_add_chunks(const bn_plan *plan, int64_t from, int64_t n) {
-    const bn_sums sums = sums_from(&plan->channels.sums, from);
+void bn_add_chunks(const bn_room *room, int64_t from, int64_t n) {
+    const bn_plan *plan = room->plan;
+    const bn_sums sums = sums_from(&room->channels.sums, from);
     if (plan->order.chunks > 1) {
         clear(&sums, plan->sum_planes, n);
         for (int64_t chunk = 0; chunk < plan->order.chunks; chunk++) {
-            const bn_sums terms = sums_of_chunk(plan, chunk, from);
+            const bn_sums terms = sums_of_chunk(room, chunk, from);
             plan->kernels->add(&sums, &terms, n);
         }
     }

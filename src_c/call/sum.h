@@ -8,6 +8,6 @@
 void bn_sum(const bn_task *t);
 
 /* Add up the chunks of n channels from `from` on. */
-void bn_add_chunks(const bn_plan *plan, int64_t from, int64_t n);
+void bn_add_chunks(const bn_room *room, int64_t from, int64_t n);
 
 #endif

@@ -2,21 +2,11 @@
 #ifndef BN_TASK_H
 #define BN_TASK_H
 
-#include "exact/exact.h"
-#include "call/plan.h"
-
-/* A thread's own memory. A thread may alternate between the two passes, on different tiles, so each
- * pass keeps its own coefficients. */
-typedef struct {
-    int64_t from[PASSES]; /* the channel whose coefficients come first; -1: there are none yet */
-    bn_coefs coefs[PASSES];
-    char *expanded[PASSES]; /* room for coefficients that kernels lay out */
-    bn_sums sums;
-    bn_exact exact;
-} bn_scratch;
+#include "call/room.h"
 
 typedef struct {
     const bn_plan *plan;
+    const bn_room *room;
     bn_scratch *scratch;
     formula formula;
     bn_chunk chunk;

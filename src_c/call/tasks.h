@@ -2,16 +2,9 @@
 #ifndef BN_TASKS_H
 #define BN_TASKS_H
 
-#include "threads/schedule.h"
-#include "call/plan.h"
+#include "call/room.h"
 
-/* Prepare what the first task needs; tasks prepare the rest. */
-void bn_begin(const bn_plan *plan);
-
-/* Make all that follows from the sums of n channels from `from` on. */
-void bn_finish(const bn_plan *plan, int64_t from, int64_t n);
-
-/* The tasks of a plan that has been divided. */
-bn_schedule bn_schedule_of(const bn_plan *plan);
+/* Sum, and make what follows from sums, as the plan says. */
+void bn_run_tasks(const bn_room *room);
 
 #endif

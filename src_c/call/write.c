@@ -36,7 +36,7 @@ void bn_write(const bn_task *t) {
     if (by_runs)
         box.channels = t->chunk.channels;
     for (int o = 0; o < BN_OPERANDS; o++)
-        box.ahead[o] = plan->half == RESULTS ? BYTES_AHEAD : t->ahead * plan->problem->apart[o];
+        box.ahead[o] = plan->passes == RESULTS ? BYTES_AHEAD : t->ahead * plan->problem->apart[o];
     if (!by_runs && plan->dense)
         box.cols = n * columns;
     else
