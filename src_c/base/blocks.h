@@ -5,8 +5,7 @@
  * the block. The system may take the pages of all but the youngest blocks whenever it needs memory
  * (MADV_FREE). Pages that it has not taken are written as fast as others.
  */
-#ifndef BN_BLOCKS_H
-#define BN_BLOCKS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -30,5 +29,3 @@ void bn_set_parked_limit(int64_t bytes);
 int64_t bn_parked_limit(void);
 
 int64_t bn_parked_bytes(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* sizes.h: arithmetic on sizes, which are int64_t everywhere. */
-#ifndef BN_SIZES_H
-#define BN_SIZES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -37,5 +36,3 @@ static inline int64_t greatest_common_divisor(int64_t a, int64_t b) {
     }
     return a;
 }
-
-#endif

@@ -1,19 +1,16 @@
-/* call.c: the functions of bn.h. A call chooses its operation, makes a plan of all of it or of one
- * half, gets its memory, and runs the plan's tasks.
+/* call.c: the functions of bn.h. A call chooses an operation and its passes, and threads; makes a
+ * plan of them; gets the plan's memory, and runs its tasks.
  *
- *     choose -> plan -> memory -> prepare -> tasks -> sums to the caller, if they are the result
- */
-#include <math.h>
+ *     choose -> plan.c -> room.c -> tasks.c -> sums to the caller, if they are the result */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/channel.h"
-#include "call/dispatch.h"
-#include "exact/exact.h"
-#include "exact/statistics.h"
 #include "base/memory.h"
-#include "operations/coefs.h"
+#include "call/dispatch.h"
 #include "call/tasks.h"
+#include "exact/exact.h"
+#include "operations/coefs.h"
 #include "threads/pool.h"
 
 /* ---- what is to be done ------------------------------------------------------------ */
@@ -73,11 +70,11 @@ static bn_status give_nothing(const bn_plan *plan) {
 static void give_sums(const bn_room *room) {
     const bn_problem *p = room->plan->problem;
     const bn_vector to = {(char *)p->sums, sizeof *p->sums, BN_F64};
-    const int lows = bn_dtype_table[p->dtype].loses ? room->plan->operation->lows : 0;
+    const int low_rows = bn_dtype_table[p->dtype].compensated ? room->plan->operation->low_rows : 0;
     if (room->plan->exact)
         room->plan->kernels->exact->carry(room->state);
     else
-        vector_write(&to, 0, (room->channels.sums.n + lows) * p->channels,
+        vector_write(&to, 0, (room->channels.sums.n + low_rows) * p->channels,
                      room->channels.sums.plane);
 }
 
@@ -101,36 +98,6 @@ static bn_status execute(const bn_problem *p, const bn_operation *operation, bn_
     const bn_status status = run(&plan);
     bn_leave(threads);
     return status;
-}
-
-/* ---- exact sums in between ------------------------------------------------------ */
-
-/* Bytes of a channel's state. */
-static int64_t state_bytes(const bn_problem *p, bn_kind_of_state kind) {
-    return (bn_limbs(p->dtype, kind) + BN_MORE_ROWS) * BN_SUMS * (int64_t)sizeof(int64_t);
-}
-
-/* A copy of the problem with room for sums, and with a state of zeros; the caller frees *to_free.
- * NULL: there is not enough memory. */
-static bn_problem *with_state(const bn_problem *p, bn_kind_of_state kind, char **to_free) {
-    bn_problem *q = NULL;
-    int64_t *state = NULL;
-    double *sums = NULL;
-    char *memory = NULL;
-    for (int pass = 0; pass < 2; pass++) {
-        size_t bytes = 0;
-        q = lay_out(memory, &bytes, 1, sizeof *q);
-        state = lay_out(memory, &bytes, p->channels, state_bytes(p, kind));
-        sums = lay_out(memory, &bytes, p->channels, BN_SUMS * sizeof *sums);
-        if (pass == 0 && !(memory = line_aligned(bytes, to_free)))
-            return NULL;
-    }
-    *q = *p;
-    q->state = state;
-    q->sums = sums;
-    q->count = (double)(p->positions * p->run);
-    memset(state, 0, (size_t)(p->channels * state_bytes(p, kind)));
-    return q;
 }
 
 /* Sum exactly, into the problem's state. */
@@ -162,7 +129,7 @@ bn_status bn_backward_reduce_exactly(const bn_problem *p) {
 
 int64_t bn_backward_sums(const bn_problem *p) {
     const int64_t n = p->channels;
-    const bn_channels c = {.problem = p, .channels = n};
+    const bn_channels c = {.problem = p};
     double *sums = p->sums;
     const int64_t wrong = bn_round_state(p->state, bn_limbs(p->dtype, BN_OF_GRADIENTS), n, sums);
     for (int64_t i = 0; wrong < 0 && bn_has_low(&c) && i < n; i++) {
@@ -171,18 +138,6 @@ int64_t bn_backward_sums(const bn_problem *p) {
         sums[n + i] -= bn_times_low(sums[i], bn_low_of(mean));
     }
     return wrong;
-}
-
-bn_status bn_backward_exactly(const bn_problem *p) {
-    char *to_free;
-    bn_problem *q = with_state(p, BN_OF_GRADIENTS, &to_free);
-    bn_status status = q ? bn_backward_reduce_exactly(q) : BN_NO_MEMORY;
-    if (status == BN_OK) {
-        bn_backward_sums(q);
-        status = bn_backward(q);
-    }
-    free(to_free);
-    return status;
 }
 
 bn_status bn_double_backward(const bn_problem *p) {
@@ -206,19 +161,44 @@ bn_status bn_training_reduce_exactly(const bn_problem *p) {
     return reduce_exactly(p, bn_level_current()->moments);
 }
 
-bn_status bn_training_exactly(const bn_problem *p) {
+bn_status bn_inference(const bn_problem *p) {
+    const bn_operation *operation = &bn_level_current()->inference[p->data[BN_SRC_1] != NULL];
+    return execute(p, operation, WHOLE);
+}
+
+/* ---- exact sums in between ------------------------------------------------------ */
+
+/* Sum exactly, round the sums, then go on from these. */
+static bn_status from_exact_sums(const bn_problem *p, bn_kind_of_state kind) {
+    const bool moments = kind == BN_OF_MOMENTS;
+    const int limbs = bn_limbs(p->dtype, kind);
+    const int64_t n = p->channels, rows = (limbs + BN_MORE_ROWS) * BN_SUMS;
+    bn_problem q = *p;
+    size_t bytes = 0;
     char *to_free;
-    bn_problem *q = with_state(p, BN_OF_MOMENTS, &to_free);
-    bn_status status = q ? bn_training_reduce_exactly(q) : BN_NO_MEMORY;
+    lay_out(NULL, &bytes, n, (rows + BN_SUMS) * (int64_t)sizeof *q.state);
+    q.state = (int64_t *)line_aligned(bytes, &to_free);
+    if (!q.state)
+        return BN_NO_MEMORY;
+    q.sums = (double *)(q.state + n * rows);
+    memset(q.state, 0, (size_t)(n * rows) * sizeof *q.state);
+    q.count = (double)(p->positions * p->run);
+    bn_status status = (moments ? bn_training_reduce_exactly : bn_backward_reduce_exactly)(&q);
     if (status == BN_OK) {
-        bn_state_stats(q->state, bn_limbs(q->dtype, BN_OF_MOMENTS), q->channels, q->sums);
-        status = bn_training(q);
+        if (moments)
+            bn_state_stats(q.state, limbs, n, q.sums);
+        else
+            bn_backward_sums(&q);
+        status = (moments ? bn_training : bn_backward)(&q);
     }
     free(to_free);
     return status;
 }
 
-bn_status bn_inference(const bn_problem *p) {
-    const bn_operation *operation = &bn_level_current()->inference[p->data[BN_SRC_1] != NULL];
-    return execute(p, operation, WHOLE);
+bn_status bn_backward_exactly(const bn_problem *p) {
+    return from_exact_sums(p, BN_OF_GRADIENTS);
+}
+
+bn_status bn_training_exactly(const bn_problem *p) {
+    return from_exact_sums(p, BN_OF_MOMENTS);
 }

@@ -1,13 +1,6 @@
-/* plan.c: how the work of a call is divided: into tiles of channels, and tasks for threads.
- * Nothing here decides a bit; order.c does.
- *
- * Words, beside those of order.c:
- *
- *   tile       channels that are worked on together
- *   task       a chunk of a tile, in one pass; joint tasks, as many as suit the threads, write
- *              rows (with runs: positions) of all tiles
- *   ring       coefficients by columns, which wrap around from a row's last column to its first
- */
+/* plan.c: makes a plan: formulas, the order of sums, and how the work is divided, into tiles of
+ * channels and tasks for threads (docs/design.md has the words). order.c decides every bit, and
+ * what follows its call decides none. */
 #include "call/plan.h"
 
 #include "base/machine.h"
@@ -176,7 +169,8 @@ static bool writes_jointly(const bn_plan *plan, int64_t widest, int threads) {
     if (order->form == CHANNELS_LAST)
         return widest == p->channels;
     return plan->by_runs[WRITE] && p->positions >= TASKS_PER_THREAD * threads &&
-           (!(plan->passes & SUMS) || (plan->far && !plan->nontemporal && widest < p->channels));
+           (!(plan->passes & SUMS) ||
+            (all_bytes(plan) > bn_l2_bytes() && !plan->nontemporal && widest < p->channels));
 }
 
 /* Are rows of short runs written four at a time? If coefficients take a good part of the
@@ -194,7 +188,7 @@ static bool is_dense(const bn_problem *p) {
     bool dense = true;
     for (int o = 0; o < BN_OPERANDS; o++)
         if (o != BN_GATE && p->data[o])
-            dense = dense && p->pitch[o] == bytes;
+            dense = dense && p->next_position[o] == bytes;
     return dense;
 }
 
@@ -233,7 +227,6 @@ static void divide(bn_plan *plan, int threads) {
     const bn_sum_order *order = &plan->order;
     const bool short_runs = order->form == SHORT_RUNS, long_runs = order->form == LONG_RUNS;
     plan->nontemporal = plan->passes & RESULTS && past_the_cache(plan);
-    plan->far = all_bytes(plan) > bn_l2_bytes();
     plan->by_runs[SUM] = plan->exact ? exact_sums_go_by_runs(p)
                                      : long_runs || (short_runs && sums_by_runs_are_faster(p));
     plan->by_runs[WRITE] = long_runs || by_runs_is_faster(plan);
@@ -276,7 +269,7 @@ bn_plan bn_plan_of(const bn_problem *p, const bn_operation *operation, bn_passes
         .number_bytes = dtype->number_bytes,
     };
     if (!plan.exact)
-        plan.sum_planes = bn_sum_count(formulas[SUM]) * (dtype->loses ? 2 : 1);
+        plan.sum_planes = bn_sum_count(formulas[SUM]) * (dtype->compensated ? 2 : 1);
     for (size_t i = 0; i < sizeof formulas / sizeof *formulas; i++)
         plan.coef_planes = (int)at_least(plan.coef_planes, bn_coef_planes(formulas[i]));
     if (bn_elements(p) > 0) {

@@ -1,7 +1,6 @@
 /* plan.h: all that is decided of a call before its first task. bn_plan_of makes a plan; from then
  * on, nobody changes it. See plan.c. */
-#ifndef BN_PLAN_H
-#define BN_PLAN_H
+#pragma once
 
 #include "base/sizes.h"
 #include "call/order.h"
@@ -28,7 +27,6 @@ typedef struct {
 
     /* The rest is for speed. */
     bool nontemporal;     /* do stores bypass the cache? */
-    bool far;             /* do the tensors exceed the second-level cache? */
     bool by_runs[PASSES]; /* is each run done by itself, with coefficients ONE_FOR_ALL? */
     /* Of a row of the widest tile or, if written jointly, of all channels; 0 if by runs. */
     int64_t columns[PASSES];
@@ -55,5 +53,3 @@ static inline int64_t exact_positions(const bn_plan *plan) {
 static inline int64_t columns_of(const bn_plan *plan, int64_t n) {
     return n * plan->order.row_positions * plan->problem->run;
 }
-
-#endif

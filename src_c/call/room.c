@@ -2,8 +2,7 @@
  * return the pages to the system at every call.
  *
  *     coefficients, sums and values by channel | sums of chunks | progress of threads |
- *     of each thread: coefficients by columns, sums by columns, or limbs
- */
+ *     of each thread: coefficients by columns, sums by columns, or limbs */
 #include "call/room.h"
 
 #include "base/memory.h"
@@ -36,7 +35,7 @@ static void lay_out_scratch(const bn_room *room, bn_scratch *s, char *memory, si
 static void lay_out_all(bn_room *room, char *memory, size_t *used) {
     const bn_plan *plan = room->plan;
     bn_channels *c = &room->channels;
-    const int64_t n = c->channels, planes = plan->sum_planes;
+    const int64_t n = plan->problem->channels, planes = plan->sum_planes;
     c->coefs = lay_out(memory, used, plan->coef_planes * n, plan->number_bytes);
     c->sums.plane = lay_out(memory, used, planes * n, sizeof(double));
     for (int i = 0; i < plan->operation->values; i++)
@@ -59,7 +58,6 @@ bool bn_take_room(bn_room *room, const bn_plan *plan) {
     *room = (bn_room){
         .plan = plan,
         .channels = {.problem = p,
-                     .channels = p->channels,
                      .count = plan->count,
                      .summed = plan->passes & SUMS,
                      .sums = {.stride = p->channels, .n = bn_sum_count(plan->formula[SUM])}},
@@ -71,8 +69,6 @@ bool bn_take_room(bn_room *room, const bn_plan *plan) {
             return false;
     }
     if (plan->exact)
-        *room->state = bn_state_sums(
-            p->state, bn_limbs(p->dtype, bn_kind_of_sums(plan->operation->formulas[SUM])),
-            p->channels);
+        *room->state = bn_state_sums(p, plan->operation->formulas[SUM]);
     return true;
 }

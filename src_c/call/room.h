@@ -1,6 +1,5 @@
 /* room.h: the memory of a call, all of it. See room.c. */
-#ifndef BN_ROOM_H
-#define BN_ROOM_H
+#pragma once
 
 #include "call/plan.h"
 #include "exact/exact.h"
@@ -28,5 +27,3 @@ typedef struct {
 
 /* Get a plan's memory; false if there is not enough. The caller frees to_free. */
 bool bn_take_room(bn_room *room, const bn_plan *plan);
-
-#endif

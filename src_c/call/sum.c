@@ -1,13 +1,15 @@
-/* sum.c: carries out what order.c decides: every addition of sums that are not exact.
+/* sum.c: carries out what order.c decides: every addition of sums that are not exact. A channel's
+ * sum is finished from top to bottom of this list.
  *
- *     a block, a group     kernels/ (loops.inc, runs.inc): into a column's sum
- *     a chunk's columns    into its channels' sums: here, halving a row's positions
- *                          (keep_positions), or by a tree of subsums (sums.inc)
- *     chunks               in order: bn_add_chunks
+ *     1  blocks, groups     into a column's sum: kernels/loops.inc; of runs that stay in registers,
+ *                           2 follows at once: kernels/runs.inc
+ *     2  a chunk's columns  into its channels' sums: keep_positions, keep_columns (their additions
+ *                           are in kernels/sums.inc)
+ *     3  chunks             in order, then what rounding took from them: bn_add_chunks
+ *     4  tasks.c            hands the sums to the operation
  *
- * A chunk goes to a kernel as boxes: rows whose blocks follow each other.
- */
-#include "call/sum.h"
+ * A chunk goes to a kernel as boxes: rows whose blocks follow each other. */
+#include "call/tasks.h"
 
 #include <math.h>
 #include <string.h>
@@ -20,7 +22,7 @@ static bn_sums sums_from(const bn_sums *sums, int64_t column) {
 
 /* A chunk's sums, from a channel on. */
 static bn_sums sums_of_chunk(const bn_room *room, int64_t index, int64_t channel) {
-    const int64_t n = room->channels.channels;
+    const int64_t n = room->plan->problem->channels;
     return (bn_sums){room->partial + index * room->plan->sum_planes * n + channel, n, NULL,
                      room->channels.sums.n};
 }
@@ -50,8 +52,8 @@ static int boxes_of_strands(const bn_task *t, int64_t positions, int64_t cols,
     box->rows = (int)strands;
     box->repeats = last;
     for (int o = 0; o < BN_OPERANDS; o++) {
-        box->step[o] = positions * p->pitch[o];
-        box->pitch[o] = length * box->step[o];
+        box->next_repeat[o] = positions * p->next_position[o];
+        box->next_row[o] = length * box->next_repeat[o];
     }
     return add_box(box, strands - 1, length - last, cols);
 }
@@ -68,8 +70,8 @@ static int boxes_of_stretches(const bn_task *t, bn_box box[BN_BOXES]) {
     box->repeats = n / block;
     box->cols = stretch;
     for (int o = 0; o < BN_OPERANDS; o++) {
-        box->pitch[o] = stretch * bn_next_element(o, plan->element_bytes);
-        box->step[o] = BN_ROWS * box->pitch[o];
+        box->next_row[o] = stretch * bn_next_element(o, plan->element_bytes);
+        box->next_repeat[o] = BN_ROWS * box->next_row[o];
     }
     return add_box(box, 1, n % block > 0, n % block);
 }
@@ -154,7 +156,7 @@ static void sum_rows_exactly(const bn_task *t, int64_t positions) {
     box.rows = (int)(t->chunk.positions / positions);
     box.channels = by_runs ? t->chunk.channels : 1;
     for (int o = 0; o < BN_OPERANDS; o++)
-        box.pitch[o] = positions * p->pitch[o];
+        box.next_row[o] = positions * p->next_position[o];
     bn_sum_exactly(&t->scratch->exact, &box, &t->coefs);
 }
 
@@ -172,7 +174,7 @@ void bn_sum(const bn_task *t) {
 /* ---- chunks ------------------------------------------------------------------- */
 
 /* Where a sum is Inf or NaN, its compensation has no meaning. */
-static double compensated(double sum, double compensation) {
+static double with_compensation(double sum, double compensation) {
     return isnan(sum + compensation) ? sum : sum + compensation;
 }
 
@@ -193,6 +195,6 @@ void bn_add_chunks(const bn_room *room, int64_t from, int64_t n) {
         double *sum = sums.plane + i * sums.stride;
         const double *compensation = sum + sums.n * sums.stride;
         for (int64_t c = 0; c < n; c++)
-            sum[c] = compensated(sum[c], compensation[c]);
+            sum[c] = with_compensation(sum[c], compensation[c]);
     }
 }

@@ -8,14 +8,10 @@
  *
  * A channel that only one task sums is prepared by that task, so that threads share this work.
  *
- * Nothing here knows a formula: operations come as tables, and so do kernels, by formula.
- */
+ * Nothing here knows a formula: operations come as tables, and so do kernels, by formula. */
 #include "call/tasks.h"
 
 #include <string.h>
-
-#include "call/sum.h"
-#include "call/write.h"
 
 /* ---- coefficients ------------------------------------------------------------- */
 
@@ -87,25 +83,21 @@ static bn_chunk joint_chunk(const bn_plan *plan, int64_t index) {
     };
 }
 
+static bn_task task_of(const bn_room *room, int me, bn_pass pass, formula f, bn_chunk chunk) {
+    bn_task t = {room->plan, room, &room->scratch[me], f, chunk, .index = 0};
+    t.coefs = coefs_of(&t, pass);
+    return t;
+}
+
 static void sum_chunk(const bn_room *room, int me, formula f, bn_chunk chunk, int64_t index) {
-    bn_task t = {.plan = room->plan,
-                 .room = room,
-                 .scratch = &room->scratch[me],
-                 .formula = f,
-                 .chunk = chunk,
-                 .index = index};
-    t.coefs = coefs_of(&t, SUM);
+    bn_task t = task_of(room, me, SUM, f, chunk);
+    t.index = index;
     bn_sum(&t);
 }
 
 static void write_chunk(const bn_room *room, int me, bn_chunk chunk) {
     const bn_plan *plan = room->plan;
-    bn_task t = {.plan = plan,
-                 .room = room,
-                 .scratch = &room->scratch[me],
-                 .formula = plan->formula[WRITE],
-                 .chunk = chunk};
-    t.coefs = coefs_of(&t, WRITE);
+    bn_task t = task_of(room, me, WRITE, plan->formula[WRITE], chunk);
     /* Data this far ahead may be prefetched. On one thread, it is the next tile. */
     const int64_t ahead = plan->channels_per_tile * plan->schedule.threads;
     if (plan->passes == WHOLE && plan->by_runs[WRITE] && !plan->joint &&

@@ -7,7 +7,7 @@
  * "finished": its coefficients are made. The thread that ended the task and all threads that wait
  * for the tile do this in slices. The tile's second tasks wait until the tile is finished. If
  * second tasks are joint, each spans all tiles, and there are as many as suit the threads, because
- * writes need no order. There are three orders of work.
+ * writes need no order. There are three ways through the work.
  *
  *   SOLO     many tiles, of which the last-level cache holds one per thread: a thread takes a
  *            tile from start to end, so that what it has summed is still in its own cache when it
@@ -23,17 +23,20 @@
  * each thread has a share of the items, the same at every call and in both passes for the sake of
  * its cache. When its share is done, it takes from the others' shares. A task waits only for tasks
  * and slices that threads have already taken, so every wait ends, however few threads the runtime
- * delivers, even one.
- */
+ * delivers, even one. */
 #include "threads/schedule.h"
 
 #include <stdatomic.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#ifndef _WIN32
+#include <sched.h>
+#endif
 
 #include "base/machine.h"
-#include "base/memory.h"
 #include "base/sizes.h"
 #include "threads/pool.h"
-#include "threads/relax.h"
 
 static _Thread_local bn_call_facts last_call;
 
@@ -41,10 +44,31 @@ bn_call_facts bn_last_call(void) {
     return last_call;
 }
 
+/* ---- waiting ------------------------------------------------------------ */
+
+/* How often a waiting thread looks before it yields its CPU: as often as libgomp's idle threads do
+ * with our GOMP_SPINCOUNT (docs/design.md, "Threads"). */
+enum { LOOKS = 5000 };
+
+static inline void relax(int *tries) {
+    if (++*tries > LOOKS) {
+        *tries = LOOKS;
+#ifndef _WIN32
+        sched_yield();
+#endif
+        return;
+    }
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 /* ---- the work of one call ---------------------------------------------- */
 
 enum { FIRST_PASS, SECOND_PASS, BOTH_PASSES };
-typedef enum { SOLO, PHASES, LIST } order_of_work;
+typedef enum { SOLO, PHASES, LIST } way_of_work;
 enum { SOLO_TILES = 4 }; /* per thread, so that no thread waits long for the last tiles */
 
 /* The next item of one thread's share, in a cache line of its own. */
@@ -62,7 +86,7 @@ typedef struct {
     const bn_schedule *s; /* if fewer threads come, they take the shares of the missing ones */
     const bn_stages *stages;
     const void *work;
-    order_of_work order;
+    way_of_work way;
     int64_t ahead; /* LIST: tiles that are summed before the first is written */
     atomic_int entered;
     progress *tile;
@@ -137,18 +161,18 @@ int64_t bn_most_tasks(const bn_schedule *s) {
 
 static int64_t items_of(const bn_team *team, int pass) {
     const bn_schedule *s = team->s;
-    if (team->order == SOLO)
+    if (team->way == SOLO)
         return pass == FIRST_PASS ? s->tiles : 0;
-    if (team->order == LIST)
+    if (team->way == LIST)
         return pass == FIRST_PASS ? 2 * s->tasks * (s->tiles + team->ahead) : 0;
     return tasks_of(s, pass);
 }
 
 static void run_item(bn_team *team, int me, int pass, int64_t item) {
     const int64_t n = team->s->tasks, tiles = team->s->tiles;
-    if (team->order == SOLO)
+    if (team->way == SOLO)
         run_tile(team, me, item);
-    else if (team->order == LIST)
+    else if (team->way == LIST)
         run_listed(team, me, item);
     else if (!team->s->joint)
         run_task(team, me, pass, item / n, item % n);
@@ -161,7 +185,7 @@ static void run_item(bn_team *team, int me, int pass, int64_t item) {
 /* A thread's work in one pass: its own share, then what is left of the others' shares. With LIST,
  * there is a single share. The second pass goes backwards. */
 static void run_pass(bn_team *team, int me, int pass) {
-    const int shares = team->order == LIST ? 1 : team->s->threads;
+    const int shares = team->way == LIST ? 1 : team->s->threads;
     const int64_t items = items_of(team, pass);
     for (int turn = 0; turn < shares; turn++) {
         const int whose = (me + turn) % shares;
@@ -186,20 +210,12 @@ static void worker(void *team_, int me) {
         wait_for_all_tiles(team, me);
 }
 
-static void lay_out_team(bn_team *team, char *memory, size_t *used) {
-    const bn_schedule *s = team->s;
-    team->tile = lay_out(memory, used, s->tiles, sizeof *team->tile);
-    team->cursors = lay_out(memory, used, BOTH_PASSES * s->threads, sizeof *team->cursors);
-}
-
 int64_t bn_schedule_bytes(const bn_schedule *s) {
-    bn_team team = {.s = s};
-    size_t used = 0;
-    lay_out_team(&team, NULL, &used);
-    return (int64_t)used;
+    return BOTH_PASSES * s->threads * (int64_t)sizeof(cursor) +
+           s->tiles * (int64_t)sizeof(progress);
 }
 
-static order_of_work order_of(const bn_schedule *s) {
+static way_of_work way_of(const bn_schedule *s) {
     const int64_t cache = bn_last_level_bytes() / 2;
     if (!s->first || !s->second || s->tiles == 1 || s->joint)
         return PHASES;
@@ -210,10 +226,9 @@ static order_of_work order_of(const bn_schedule *s) {
 
 void bn_schedule_execute(const bn_schedule *s, const bn_stages *stages, const void *work,
                          void *memory) {
-    bn_team team = {.s = s, .stages = stages, .work = work, .order = order_of(s)};
-    size_t used = 0;
+    bn_team team = {.s = s, .stages = stages, .work = work, .way = way_of(s), .cursors = memory};
+    team.tile = (progress *)(team.cursors + BOTH_PASSES * s->threads);
     team.ahead = s->threads > 1 ? at_most(ceil_div(s->threads, s->tasks), s->tiles) : 0;
-    lay_out_team(&team, memory, &used);
     for (int64_t t = 0; t < s->tiles; t++) {
         atomic_init(&team.tile[t].left, s->first ? s->tasks : 0);
         atomic_init(&team.tile[t].next_slice, 0);

@@ -1,6 +1,5 @@
 /* schedule.h: runs tasks on threads. See schedule.c. */
-#ifndef BN_SCHEDULE_H
-#define BN_SCHEDULE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,8 +26,7 @@ typedef struct {
 /* The tasks of the pass that has more. More threads are of no use. */
 int64_t bn_most_tasks(const bn_schedule *s);
 
-/* How many bytes bn_schedule_execute needs in `memory`, which must start on a cache line. If that
- * is too many for memory, PTRDIFF_MAX, which malloc always refuses. */
+/* How many bytes bn_schedule_execute needs in `memory`, which must start on a cache line. */
 int64_t bn_schedule_bytes(const bn_schedule *s);
 void bn_schedule_execute(const bn_schedule *s, const bn_stages *stages, const void *work,
                          void *memory);
@@ -41,5 +39,3 @@ typedef struct {
     bool joint;
 } bn_call_facts;
 bn_call_facts bn_last_call(void);
-
-#endif
