@@ -105,6 +105,20 @@ def test_other_missing_modules_keep_their_names(clone):
     assert printed.splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_module'"
 
 
+#: The folders of src_c, lowest floor first.
+FLOORS = [["base"], ["kernels", "threads"], ["operations", "exact"], ["call"], ["arrays"]]
+
+
+def test_folders_of_c_include_only_from_floors_below():
+    floor = {folder: height for height, each in enumerate(FLOORS) for folder in each}
+    sources = [path for path in (ROOT / "src_c").rglob("*") if path.is_file()]
+    assert {path.relative_to(ROOT / "src_c").parts[0] for path in sources} == floor.keys()
+    for path in sources:
+        for folder in re.findall(r'^#include "([^/"]+)', path.read_text(), re.MULTILINE):
+            own = path.parent.name
+            assert folder == own or floor[folder] < floor[own], f"{path} includes from {folder}"
+
+
 # ---- building -----------------------------------------------------------------
 
 #: What gcc knows of the flags that would change bits or the floating-point mode.

@@ -78,9 +78,6 @@ cdef extern from "exact/state.h" nogil:
     void bn_fold_signs(int64_t *state, int limbs, int64_t channels)
     void bn_unfold_signs(int64_t *state, int limbs, int64_t channels)
     int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums)
-
-
-cdef extern from "exact/statistics.h" nogil:
     int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats)
 
 
@@ -159,9 +156,6 @@ cdef extern from "arrays/axes.h" nogil:
     c_bool bn_same_place(const bn_view *a, const bn_view *b)
     c_bool bn_overlaps_itself(const bn_view *view)
     c_bool bn_extents_meet(const bn_view *a, const bn_view *b)
-
-
-cdef extern from "arrays/copies.h" nogil:
     void bn_copy_elements(const bn_view *source, const bn_view *to, const bn_axes *axes,
                           int num_threads)
 

@@ -120,11 +120,12 @@ void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_axes 
     for (int o = 0; o < BN_OPERANDS; o++) {
         const ptrdiff_t *strides = views[o].strides;
         p->data[o] = views[o].data;
-        p->apart[o] = channel >= 0 ? strides[axes->axis[channel]] : run_bytes;
-        p->pitch[o] = channel > 0 ? strides[axes->axis[channel - 1]] : p->channels * run_bytes;
+        p->next_channel[o] = channel >= 0 ? strides[axes->axis[channel]] : run_bytes;
+        p->next_position[o] =
+            channel > 0 ? strides[axes->axis[channel - 1]] : p->channels * run_bytes;
     }
-    p->apart[BN_GATE] = p->run;
-    p->pitch[BN_GATE] = p->channels * p->run;
+    p->next_channel[BN_GATE] = p->run;
+    p->next_position[BN_GATE] = p->channels * p->run;
 }
 
 /* ---- where arrays lie --------------------------------------------------- */

@@ -9,8 +9,7 @@
  * An operand that does not follow src's order (bn_follows) is copied to memory in that order. The
  * caller provides this memory: nothing here allocates, and nothing can fail.
  */
-#ifndef AXES_H
-#define AXES_H
+#pragma once
 
 #include <stddef.h>
 
@@ -66,4 +65,6 @@ bool bn_overlaps_itself(const bn_view *view);
 /* Do the byte ranges of the two overlap, each from its first byte to its last, gaps included? */
 bool bn_extents_meet(const bn_view *a, const bn_view *b);
 
-#endif
+/* Copy an array that is not empty to another of the same shape and itemsize, in this order of axes,
+ * on as many threads as its size is worth (copies.c). */
+void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_axes *axes, int num_threads);

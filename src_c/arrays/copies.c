@@ -1,11 +1,10 @@
 /* copies.c: copies elements from one array to another, whatever their strides. This code is written
  * by hand because nothing may fail here: NumPy's own copy allocates memory, and NumPy 2.4 crashes
- * if it gets none.
- */
+ * if it gets none. */
 #include <stddef.h>
 #include <string.h>
 
-#include "arrays/copies.h"
+#include "arrays/axes.h"
 #include "base/sizes.h"
 #include "threads/pool.h"
 
@@ -16,12 +15,12 @@ typedef struct {
     ptrdiff_t size, from, to;
 } axis_pair;
 
-/* Append an axis; or merge it into the previous one if, in both arrays, a step of the previous axis
- * is as long as all of the new one. */
+/* Append an axis; or merge it into the previous one if, in both arrays, the stride of the previous
+ * axis is as long as all of the new one. */
 static void add_axis(axis_pair *axes, int *n, axis_pair axis) {
-    axis_pair *last = &axes[*n - 1];
-    if (*n && last->from == axis.from * axis.size && last->to == axis.to * axis.size)
-        *last = (axis_pair){last->size * axis.size, axis.from, axis.to};
+    const axis_pair last = *n ? axes[*n - 1] : (axis_pair){1, 0, 0};
+    if (*n && last.from == axis.from * axis.size && last.to == axis.to * axis.size)
+        axes[*n - 1] = (axis_pair){last.size * axis.size, axis.from, axis.to};
     else
         axes[(*n)++] = axis;
 }
@@ -61,9 +60,9 @@ static void copy_axis(const char *from, char *to, axis_pair axis, ptrdiff_t item
         copy_axis_of(from, to, axis, 2);
 }
 
-/* If the last axis has the longer stride in `from`, one cache line holds elements of several places
- * along the other axis. So a strip of the last axis is copied at all places along the other axis,
- * then the next strip. */
+/* If the last axis has the longer stride in `from`, one cache line holds elements of several
+ * indices of the other axis. So a strip of the last axis is copied for all of these, then the next
+ * strip. */
 static void copy_two_axes(const char *from, char *to, axis_pair other, axis_pair last,
                           ptrdiff_t itemsize) {
     const bool across =
@@ -86,8 +85,8 @@ static void copy_two_axes(const char *from, char *to, axis_pair other, axis_pair
 /* Elements per piece: enough to make the cost of taking the next piece negligible. */
 enum { PIECE = 1 << 16 };
 
-/* A copy runs over two axes, `other` and `last`, at every place along the rest. A piece
- * is a part of these two axes at one place, or all of both at several places. */
+/* A copy runs over two axes, `other` and `last`, in a round for each index of the rest. A piece is
+ * a part of these two axes in one round, or all of both in several. */
 typedef struct {
     const char *from;
     char *to;
@@ -97,7 +96,7 @@ typedef struct {
     axis_pair other, last;
     ptrdiff_t others, lasts; /* elements of a piece along `other` and `last` */
     int64_t across, along;   /* pieces along `other` and `last` */
-    int64_t places, places_of_piece;
+    int64_t rounds, rounds_of_piece;
 } copying;
 
 /* The k-th piece of an axis; moves both addresses to its start. */
@@ -116,11 +115,11 @@ static void copy_piece(const void *copying_, int64_t index) {
     index /= c->along;
     const axis_pair other = piece_of(c->other, index % c->across, c->others, &from, &to);
     index /= c->across;
-    const int64_t first = index * c->places_of_piece;
-    const int64_t end = at_most(first + c->places_of_piece, c->places);
-    for (int64_t place = first; place < end; place++) {
+    const int64_t first = index * c->rounds_of_piece;
+    const int64_t end = at_most(first + c->rounds_of_piece, c->rounds);
+    for (int64_t round = first; round < end; round++) {
         ptrdiff_t at_from = 0, at_to = 0;
-        int64_t rest = place;
+        int64_t rest = round;
         for (int a = c->n - 1; a >= 0; a--) {
             at_from += rest % c->axis[a].size * c->axis[a].from;
             at_to += rest % c->axis[a].size * c->axis[a].to;
@@ -144,17 +143,17 @@ void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_axes *axe
     }
     c.last = take_last(&c);
     c.other = take_last(&c);
-    c.places = 1;
+    c.rounds = 1;
     for (int a = 0; a < c.n; a++)
-        c.places *= c.axis[a].size;
+        c.rounds *= c.axis[a].size;
     /* `to` may be contiguous along `other`. So pieces are whole cache lines along it: if pieces
      * start on lines, no two threads write the same line. */
     c.lasts = at_most(c.last.size, PIECE);
     c.others = at_most(c.other.size, round_up(ceil_div(PIECE, c.lasts), 2 * STRIP));
     c.along = ceil_div(c.last.size, c.lasts);
     c.across = ceil_div(c.other.size, c.others);
-    const int64_t of_place = c.other.size * c.last.size;
-    c.places_of_piece = c.along * c.across > 1 ? 1 : ceil_div(PIECE, of_place);
-    const int64_t pieces = c.along * c.across * ceil_div(c.places, c.places_of_piece);
-    bn_run_pieces(num_threads, of_place * c.places, pieces, copy_piece, &c);
+    const int64_t of_round = c.other.size * c.last.size;
+    c.rounds_of_piece = c.along * c.across > 1 ? 1 : ceil_div(PIECE, of_round);
+    const int64_t pieces = c.along * c.across * ceil_div(c.rounds, c.rounds_of_piece);
+    bn_run_pieces(num_threads, of_round * c.rounds, pieces, copy_piece, &c);
 }

@@ -39,8 +39,8 @@ typedef struct {
 /* Where dst has an element, counted in the order of bits. */
 static const char *element_of(const bn_problem *p, int64_t index) {
     const int64_t x = index % p->run, channel = index / p->run % p->channels;
-    return p->data[BN_DST] + index / p->run / p->channels * p->pitch[BN_DST] +
-           channel * p->apart[BN_DST] + x * bn_dtype_table[p->dtype].element_bytes;
+    return p->data[BN_DST] + index / p->run / p->channels * p->next_position[BN_DST] +
+           channel * p->next_channel[BN_DST] + x * bn_dtype_table[p->dtype].element_bytes;
 }
 
 /* Make the bits of a range: of n elements from `first` on. Bits past the last are zeros. */
@@ -71,8 +71,8 @@ static void make_some(const void *making_, int64_t index) {
 
 void bn_make_bits(const bn_problem *p, const char *given, char *to) {
     const int64_t size = bn_dtype_table[p->dtype].element_bytes, n = bn_elements(p);
-    const bool channels_meet = p->apart[BN_DST] == p->run * size;
-    const bool all_meet = channels_meet && p->pitch[BN_DST] == p->channels * p->run * size;
+    const bool channels_meet = p->next_channel[BN_DST] == p->run * size;
+    const bool all_meet = channels_meet && p->next_position[BN_DST] == p->channels * p->run * size;
     const making m = {
         .problem = p,
         .together = all_meet        ? n

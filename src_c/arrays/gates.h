@@ -5,8 +5,7 @@
  * stands behind them: src may have another one when they are read. A ReLU stops elements that are 0
  * or less; all others pass, NaN too.
  */
-#ifndef BN_GATES_H
-#define BN_GATES_H
+#pragma once
 
 #include "base/bn.h"
 
@@ -20,5 +19,3 @@ void bn_make_bits(const bn_problem *p, const char *given, char *to);
 /* Give a problem a gate, made by bn_make_bits from `bits` (as `given`). bn_close_gate frees it. */
 bn_status bn_open_gate(bn_problem *p, const char *bits);
 void bn_close_gate(bn_problem *p);
-
-#endif

@@ -5,8 +5,7 @@
  * the block. The system may take the pages of parked blocks whenever it needs memory (MADV_FREE).
  * Pages that it has not taken are written as fast as others.
  */
-#ifndef BN_BLOCKS_H
-#define BN_BLOCKS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,5 +33,3 @@ void bn_set_parked_limit(int64_t bytes);
 int64_t bn_parked_limit(void);
 
 int64_t bn_parked_bytes(void);
-
-#endif

@@ -21,10 +21,8 @@
  * all others; diff_src_1 = dy.
  *
  * The caller has checked everything: this side trusts shapes, strides and pointers. An array that
- * is written is one of the operands that are read, or shares no byte with any of them.
- */
-#ifndef BN_H
-#define BN_H
+ * is written is one of the operands that are read, or shares no byte with any of them. */
+#pragma once
 
 #include <math.h>
 #include <stdbool.h>
@@ -51,7 +49,7 @@
 #endif
 
 /* The least power of two that is not below `count`. Statistics hold squares divided by it, which
- * overflow only if the variance does; and dividing by it loses no bit. */
+ * overflow only if the variance does; and dividing by it compensated no bit. */
 static inline double bn_power_above(double count) {
     int exponent;
     return ldexp(1, frexp(count, &exponent) == 0.5 ? exponent - 1 : exponent);
@@ -101,15 +99,15 @@ typedef struct {
  * BN_ALWAYS_LONG: a run of so many elements is long, however many positions there are. */
 enum { BN_WIDE_ENOUGH = 128, BN_ALWAYS_LONG = 256 };
 
-/* A tensor of positions x channels x run. In an operand, a run's elements are contiguous; `apart`
- * leads from channel to channel, `pitch` from position to position, in bytes (of the gate, which
- * has no gaps, in bits). Channels too are contiguous, unless runs have BN_ALWAYS_LONG elements. If
- * runs have one element and channels are few (fewer than BN_WIDE_ENOUGH), so are positions. */
+/* A tensor of positions x channels x run. In an operand, a run's elements are contiguous.
+ * Distances are in bytes; of the gate, which has no gaps, in bits. Channels too are contiguous,
+ * unless runs have BN_ALWAYS_LONG elements. If runs have one element and channels are few (fewer
+ * than BN_WIDE_ENOUGH), so are positions. */
 typedef struct {
     bn_dtype dtype;
     char *data[BN_OPERANDS];
     int64_t positions, channels, run;
-    int64_t pitch[BN_OPERANDS], apart[BN_OPERANDS];
+    int64_t next_position[BN_OPERANDS], next_channel[BN_OPERANDS];
 
     bn_vector vector[BN_VECTORS]; /* if absent: gamma is ones, beta and diff_diff_* are zeros, a
                                      result is not wanted */
@@ -139,7 +137,7 @@ static inline int64_t bn_elements(const bn_problem *p) {
 enum { BN_SUMS = 2 };
 /* Of float64 data, reduce also writes what rounding took from the mean, as a third row. */
 static inline int bn_rows_of_statistics(bn_dtype dtype) {
-    return BN_SUMS + bn_dtype_table[dtype].loses;
+    return BN_SUMS + bn_dtype_table[dtype].compensated;
 }
 typedef bn_status bn_entry(const bn_problem *p);
 
@@ -161,5 +159,3 @@ bn_entry bn_training_exactly, bn_training_reduce_exactly;
  * dtype, channels and a mean. Return a channel whose limbs are impossible for its counts of parts
  * and terms (state.h), or -1. */
 int64_t bn_backward_sums(const bn_problem *p);
-
-#endif

@@ -1,7 +1,6 @@
 /* channel.h: what happens once per channel, one number at a time: reading and writing (C,)
  * vectors of any dtype, and arithmetic in pairs of doubles. */
-#ifndef BN_CHANNEL_H
-#define BN_CHANNEL_H
+#pragma once
 
 #include <math.h>
 #include <string.h>
@@ -24,8 +23,8 @@ static inline uint32_t float_bits(float value) {
 
 /* A float16's bits, shifted to the fields of a float, are 2^-112 times its value. Multiplying by
  * 2^112 is exact, for subnormals too. */
-static inline double f16_to_double(uint16_t half) {
-    const uint32_t magnitude = half & 0x7fffu, sign = (half & 0x8000u) << 16;
+static inline double f16_to_double(uint16_t bits16) {
+    const uint32_t magnitude = bits16 & 0x7fffu, sign = (bits16 & 0x8000u) << 16;
     const uint32_t bits = float_bits(float_from_bits(magnitude << 13) * 0x1p112f);
     return float_from_bits(bits | sign | (magnitude >= 0x7c00u ? 0x7f800000u : 0));
 }
@@ -46,8 +45,8 @@ static inline uint16_t f16_from_double(double value) {
     const uint32_t small = float_bits(float_from_bits(magnitude) + 0.5f) - 0x3f000000u;
     const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
     const uint32_t finite = magnitude < 113u << 23 ? small : normal;
-    const uint32_t half = magnitude >= 143u << 23 ? 0x7c00u : finite; /* 2^16 and beyond */
-    return (uint16_t)(isnan(value) ? 0x7e00u : sign | half);
+    const uint32_t narrow = magnitude >= 143u << 23 ? 0x7c00u : finite; /* 2^16 and beyond */
+    return (uint16_t)(isnan(value) ? 0x7e00u : sign | narrow);
 }
 
 static inline uint16_t bf16_from_double(double value) {
@@ -203,5 +202,3 @@ static inline pair pair_rsqrt(pair a) {
     const pair one = pair_times(a, square);
     return pair_of(r, r * ((1 - one.high) - one.low) / 2);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* dtypes.h: the types an element may have, a line each. */
-#ifndef BN_DTYPES_H
-#define BN_DTYPES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -20,19 +19,17 @@ typedef struct {
     const char *name;
     int element_bytes;
     int number_bytes; /* of the arithmetic type */
-    bool loses;       /* do sums need compensations? */
+    bool compensated; /* do sums need compensations? */
 } bn_dtype_facts;
 
-/* f32_BYTES, f32_LOSES, ... */
-#define FACTS(code, c_name, name, computed, bytes, loses, ...)                                     \
-    c_name##_BYTES = bytes, c_name##_LOSES = loses,
+/* f32_BYTES, f32_COMPENSATED, ... */
+#define FACTS(code, c_name, name, computed, bytes, compensated, ...)                               \
+    c_name##_BYTES = bytes, c_name##_COMPENSATED = compensated,
 enum { BN_DTYPE_TABLE(FACTS) };
 #undef FACTS
 
 enum { f32_NUMBER_BYTES = 4, f64_NUMBER_BYTES = 8 };
-#define FACTS(code, c_name, name, computed, bytes, loses, ...)                                     \
-    [code] = {name, bytes, computed##_NUMBER_BYTES, loses},
+#define FACTS(code, c_name, name, computed, bytes, compensated, ...)                               \
+    [code] = {name, bytes, computed##_NUMBER_BYTES, compensated},
 static const bn_dtype_facts bn_dtype_table[BN_DTYPES] = {BN_DTYPE_TABLE(FACTS)};
 #undef FACTS
-
-#endif

@@ -3,10 +3,8 @@
  * Results must not depend on what the caller, or the creator of the thread, left in the control
  * register (flush to zero, another rounding mode). So a call (bn_ext/_core/call.pxi) and each other
  * thread of its team set the default, and at the end restore what they found, sticky exception
- * flags included. Entries may nest.
- */
-#ifndef BN_FP_MODE_H
-#define BN_FP_MODE_H
+ * flags included. Entries may nest. */
+#pragma once
 
 #include <stdint.h>
 
@@ -56,7 +54,5 @@ static inline void fp_mode_leave(uint64_t depth) {
     if (depth == 0)
         fesetenv(&fp_mode_found);
 }
-
-#endif
 
 #endif

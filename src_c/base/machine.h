@@ -1,6 +1,5 @@
 /* machine.h: CPUs, time and caches. They decide which thread works when, but never a result. */
-#ifndef BN_MACHINE_H
-#define BN_MACHINE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,5 +25,3 @@ double bn_seconds(void); /* of a clock that nobody can set back */
 int64_t bn_l2_bytes(void);         /* of one core */
 int64_t bn_last_level_bytes(void); /* shared by all cores */
 void bn_set_cache_sizes(int64_t l2, int64_t last_level);
-
-#endif

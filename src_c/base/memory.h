@@ -1,7 +1,6 @@
 /* memory.h: a call's memory, which is one allocation. Code that needs room asks for it twice: first
  * to count the bytes, then to get the address. */
-#ifndef BN_MEMORY_H
-#define BN_MEMORY_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -35,5 +34,3 @@ static inline char *line_aligned(size_t bytes, char **to_free) {
     *to_free = take_memory(bytes + LINE_BYTES);
     return *to_free ? on_line(*to_free) : NULL;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* sizes.h: arithmetic on sizes, which are int64_t everywhere. */
-#ifndef BN_SIZES_H
-#define BN_SIZES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -46,5 +45,3 @@ static inline uint64_t mixed(uint64_t x) {
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
     return x ^ x >> 31;
 }
-
-#endif

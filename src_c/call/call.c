@@ -1,22 +1,19 @@
-/* call.c: the functions of bn.h. A call chooses its operation, makes a plan of all of it or of one
- * half, gets its memory, and runs the plan's tasks.
+/* call.c: the functions of bn.h. A call chooses an operation and its passes, and threads; makes a
+ * plan of them; gets the plan's memory, and runs its tasks.
  *
- *     choose -> plan -> memory -> prepare -> tasks -> sums to the caller, if they are the result
- */
-#include <math.h>
+ *     choose -> plan.c -> room.c -> tasks.c -> sums to the caller, if they are the result */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/channel.h"
-#include "call/dispatch.h"
-#include "exact/exact.h"
-#include "exact/statistics.h"
 #include "base/memory.h"
-#include "operations/coefs.h"
+#include "call/dispatch.h"
 #include "call/tasks.h"
+#include "exact/exact.h"
+#include "operations/coefs.h"
 #include "threads/pool.h"
 
-/* ---- a plan --------------------------------------------------------------------- */
+/* ---- what is to be done ------------------------------------------------------------ */
 
 static bool vectors_wanted(const bn_problem *p, const bn_operation *operation) {
     bool wanted = false;
@@ -26,63 +23,25 @@ static bool vectors_wanted(const bn_problem *p, const bn_operation *operation) {
 }
 
 /* If the caller gives sums, or this part has no elements, nothing is summed. */
-static bn_half half_of(const bn_problem *p, const bn_operation *operation, bn_half asked) {
+static bn_passes passes_of(const bn_problem *p, const bn_operation *operation, bn_passes asked) {
     const bool needed = operation->writes_need_sums || vectors_wanted(p, operation);
     if (asked == SUMS)
         return SUMS;
     return p->sums || !needed || bn_elements(p) == 0 ? RESULTS : WHOLE;
 }
 
-/* `state` is room for the plan's. */
-static bn_plan plan_of(const bn_problem *p, const bn_operation *operation, bn_half asked,
-                       bn_accumulator *state) {
-    const base_formula again = operation->must_repeat ? operation->again : NOTHING;
-    const base_formula formulas[] = {operation->formulas[SUM], operation->formulas[WRITE], again};
-    const bn_dtype_facts *dtype = &bn_dtype_table[p->dtype];
-    bn_plan plan = {
-        .problem = p,
-        .operation = operation,
-        .kernels = bn_level_current()->kernels[p->dtype],
-        .half = half_of(p, operation, asked),
-        .exact = asked == SUMS && p->state,
-        .element_bytes = dtype->element_bytes,
-        .number_bytes = dtype->number_bytes,
-        .state = state,
-    };
-    if (bn_elements(p) > 0)
-        plan.order = bn_sum_order_of(p);
-    plan.fused = plan.half == WHOLE && !operation->writes_need_sums;
-    for (int pass = 0; pass < PASSES; pass++)
-        plan.formula[pass] = bn_formula_of(formulas[pass], p);
-    for (size_t i = 0; i < sizeof formulas / sizeof *formulas; i++)
-        plan.coef_planes =
-            (int)at_least(plan.coef_planes, bn_coef_planes(bn_formula_of(formulas[i], p)));
-    plan.channels = (bn_channels){
-        .problem = p,
-        .channels = p->channels,
-        .count = asked != SUMS && p->sums ? p->count : (double)p->positions * (double)p->run,
-        .summed = plan.half & SUMS,
-        .sums = {.stride = p->channels, .n = bn_sum_count(plan.formula[SUM])},
-    };
-    if (plan.exact)
-        *state = bn_state_sums(
-            p->state, bn_limbs(p->dtype, bn_kind_of_sums(operation->formulas[SUM])), p->channels);
-    else
-        plan.sum_planes = plan.channels.sums.n * (dtype->loses ? 2 : 1);
-    return plan;
-}
-
 /* What a call is worth, in elements of a gradient, which has OF_GRADIENT streams: it reads two
  * operands twice and writes one. A channel costs as much as OF_CHANNEL more elements, or as OF_RUNS
  * if its runs have several elements (measured). */
-static int64_t worth_of(const bn_plan *plan) {
+static int64_t worth_of(const bn_problem *p, const bn_operation *operation, bn_passes passes) {
     enum { OF_CHANNEL = 8, OF_RUNS = 64, OF_GRADIENT = 5 };
-    const bn_problem *p = plan->problem;
-    const formula sum = plan->formula[SUM], write = plan->formula[WRITE];
-    const unsigned summed = plan->half & SUMS ? bn_reads(sum) : 0;
-    const unsigned read = plan->half & RESULTS && !plan->fused ? bn_reads(write) : 0;
-    const unsigned written = plan->half & RESULTS ? bn_writes(write) : 0;
-    const int streams = plan->exact
+    const formula sum = bn_formula_of(operation->formulas[SUM], p);
+    const formula write = bn_formula_of(operation->formulas[WRITE], p);
+    const bool reads_again = passes == RESULTS || operation->writes_need_sums;
+    const unsigned summed = passes & SUMS ? bn_reads(sum) : 0;
+    const unsigned read = passes & RESULTS && reads_again ? bn_reads(write) : 0;
+    const unsigned written = passes & RESULTS ? bn_writes(write) : 0;
+    const int streams = passes == SUMS && p->state
                             ? OF_GRADIENT /* exact sums take more time than memory does */
                             : __builtin_popcount(ELEMENTS(summed)) +
                                   __builtin_popcount(ELEMENTS(read)) + __builtin_popcount(written);
@@ -93,118 +52,52 @@ static int64_t worth_of(const bn_plan *plan) {
 
 /* ---- a call ----------------------------------------------------------------- */
 
-static size_t lay_out_channels(bn_plan *plan, char *memory) {
-    bn_channels *c = &plan->channels;
-    const int64_t n = c->channels, planes = plan->sum_planes;
-    size_t used = 0;
-    c->coefs = lay_out(memory, &used, plan->coef_planes * n, plan->number_bytes);
-    c->sums.plane = lay_out(memory, &used, planes * n, sizeof(double));
-    for (int i = 0; i < plan->operation->values; i++)
-        c->value[i] = lay_out(memory, &used, n, sizeof(double));
-    plan->partial = c->sums.plane;
-    if (plan->half & SUMS && plan->order.chunks > 1)
-        plan->partial = lay_out(memory, &used, plan->order.chunks * planes * n, sizeof(double));
-    return used;
-}
-
-static size_t bytes_of_sums(const bn_plan *plan) {
-    return (size_t)(plan->channels.sums.n * plan->channels.channels) * sizeof(double);
-}
-
-/* Make the sums results: every NaN in them must be the canonical one; limbs must be carried. */
-static void give_sums(const bn_plan *plan) {
-    if (plan->exact) {
-        plan->kernels->exact->carry(plan->state);
-        return;
-    }
-    const bn_problem *p = plan->problem;
-    const bn_vector to = {(char *)p->sums, sizeof *p->sums, BN_F64};
-    const int lows = bn_dtype_table[p->dtype].loses ? plan->operation->lows : 0;
-    vector_write(&to, 0, (plan->channels.sums.n + lows) * p->channels, plan->channels.sums.plane);
-}
-
 /* What no elements in any part give. */
 static bn_status give_nothing(const bn_plan *plan) {
     const bn_problem *p = plan->problem;
     const bn_operation *operation = plan->operation;
-    if (plan->half == SUMS && !plan->exact)
-        memset(p->sums, 0, bytes_of_sums(plan));
+    if (plan->passes == SUMS && !plan->exact)
+        memset(p->sums, 0,
+               (size_t)(bn_sum_count(plan->formula[SUM]) * p->channels) * sizeof *p->sums);
     for (int v = 0; v < BN_VECTORS; v++)
-        for (int64_t c = 0; plan->half != SUMS && operation->vectors >> v & 1 && c < p->channels;
+        for (int64_t c = 0; plan->passes != SUMS && operation->vectors >> v & 1 && c < p->channels;
              c++)
             vector_write(&p->vector[v], c, 1, &operation->of_nothing);
     return BN_OK;
 }
 
-/* Run a plan's tasks, if there are any: if this part has no elements, results follow from the sums
- * of the others. All memory is one allocation: with two large ones, the C library might return the
- * pages to the system at every call. */
-static bn_status run(bn_plan *plan, const bn_schedule *tasks, int threads) {
-    const bn_problem *p = plan->problem;
-    size_t bytes = lay_out_channels(plan, NULL);
-    lay_out(NULL, &bytes, 1, tasks ? bn_schedule_bytes(tasks, threads) : 0);
-    char *to_free, *memory = line_aligned(bytes, &to_free);
-    if (!memory)
-        return BN_NO_MEMORY;
-    const size_t own = lay_out_channels(plan, memory);
-    if (plan->half == RESULTS && p->sums)
-        memcpy(plan->channels.sums.plane, p->sums, bytes_of_sums(plan));
-    bn_begin(plan);
-    if (tasks)
-        bn_schedule_execute(tasks, threads, memory + own);
+/* Make the sums results: every NaN in them must be the canonical one; limbs must be carried. */
+static void give_sums(const bn_room *room) {
+    const bn_problem *p = room->plan->problem;
+    const bn_vector to = {(char *)p->sums, sizeof *p->sums, BN_F64};
+    const int low_rows = bn_dtype_table[p->dtype].compensated ? room->plan->operation->low_rows : 0;
+    if (room->plan->exact)
+        room->plan->kernels->exact->carry(room->state);
     else
-        bn_finish(plan, 0, p->channels);
-    if (plan->half == SUMS)
-        give_sums(plan);
-    free(to_free);
+        vector_write(&to, 0, (room->channels.sums.n + low_rows) * p->channels,
+                     room->channels.sums.plane);
+}
+
+static bn_status run(const bn_plan *plan) {
+    bn_room room;
+    if (plan->count == 0)
+        return give_nothing(plan);
+    if (!bn_take_room(&room, plan))
+        return BN_NO_MEMORY;
+    bn_run_tasks(&room);
+    if (plan->passes == SUMS)
+        give_sums(&room);
+    free(room.to_free);
     return BN_OK;
 }
 
-static bn_status execute(const bn_problem *p, const bn_operation *operation, bn_half asked) {
-    bn_accumulator state;
-    bn_plan plan = plan_of(p, operation, asked, &state);
-    if (plan.channels.count == 0)
-        return give_nothing(&plan);
-    bn_schedule tasks;
-    const bool has_tasks = bn_elements(p) > 0;
-    const int threads = bn_enter(p->num_threads, worth_of(&plan));
-    if (has_tasks) {
-        bn_divide(&plan, threads);
-        tasks = bn_schedule_of(&plan);
-    }
-    const bn_status status = run(&plan, has_tasks ? &tasks : NULL, threads);
+static bn_status execute(const bn_problem *p, const bn_operation *operation, bn_passes asked) {
+    const bn_passes passes = passes_of(p, operation, asked);
+    const int threads = bn_enter(p->num_threads, worth_of(p, operation, passes));
+    const bn_plan plan = bn_plan_of(p, operation, passes, threads);
+    const bn_status status = run(&plan);
     bn_leave(threads);
     return status;
-}
-
-/* ---- exact sums in between ------------------------------------------------------ */
-
-/* Bytes of a channel's state. */
-static int64_t state_bytes(const bn_problem *p, bn_kind_of_state kind) {
-    return (bn_limbs(p->dtype, kind) + BN_MORE_ROWS) * BN_SUMS * (int64_t)sizeof(int64_t);
-}
-
-/* A copy of the problem with room for sums, and with a state of zeros; the caller frees *to_free.
- * NULL: there is not enough memory. */
-static bn_problem *with_state(const bn_problem *p, bn_kind_of_state kind, char **to_free) {
-    bn_problem *q = NULL;
-    int64_t *state = NULL;
-    double *sums = NULL;
-    char *memory = NULL;
-    for (int pass = 0; pass < 2; pass++) {
-        size_t bytes = 0;
-        q = lay_out(memory, &bytes, 1, sizeof *q);
-        state = lay_out(memory, &bytes, p->channels, state_bytes(p, kind));
-        sums = lay_out(memory, &bytes, p->channels, BN_SUMS * sizeof *sums);
-        if (pass == 0 && !(memory = line_aligned(bytes, to_free)))
-            return NULL;
-    }
-    *q = *p;
-    q->state = state;
-    q->sums = sums;
-    q->count = (double)(p->positions * p->run);
-    memset(state, 0, (size_t)(p->channels * state_bytes(p, kind)));
-    return q;
 }
 
 /* Sum exactly, into the problem's state. */
@@ -236,7 +129,7 @@ bn_status bn_backward_reduce_exactly(const bn_problem *p) {
 
 int64_t bn_backward_sums(const bn_problem *p) {
     const int64_t n = p->channels;
-    const bn_channels c = {.problem = p, .channels = n};
+    const bn_channels c = {.problem = p};
     double *sums = p->sums;
     const int64_t wrong = bn_round_state(p->state, bn_limbs(p->dtype, BN_OF_GRADIENTS), n, sums);
     for (int64_t i = 0; wrong < 0 && bn_has_low(&c) && i < n; i++) {
@@ -245,18 +138,6 @@ int64_t bn_backward_sums(const bn_problem *p) {
         sums[n + i] -= bn_times_low(sums[i], bn_low_of(mean));
     }
     return wrong;
-}
-
-bn_status bn_backward_exactly(const bn_problem *p) {
-    char *to_free;
-    bn_problem *q = with_state(p, BN_OF_GRADIENTS, &to_free);
-    bn_status status = q ? bn_backward_reduce_exactly(q) : BN_NO_MEMORY;
-    if (status == BN_OK) {
-        bn_backward_sums(q);
-        status = bn_backward(q);
-    }
-    free(to_free);
-    return status;
 }
 
 bn_status bn_double_backward(const bn_problem *p) {
@@ -280,19 +161,44 @@ bn_status bn_training_reduce_exactly(const bn_problem *p) {
     return reduce_exactly(p, bn_level_current()->moments);
 }
 
-bn_status bn_training_exactly(const bn_problem *p) {
+bn_status bn_inference(const bn_problem *p) {
+    const bn_operation *operation = &bn_level_current()->inference[p->data[BN_SRC_1] != NULL];
+    return execute(p, operation, WHOLE);
+}
+
+/* ---- exact sums in between ------------------------------------------------------ */
+
+/* Sum exactly, round the sums, then go on from these. */
+static bn_status from_exact_sums(const bn_problem *p, bn_kind_of_state kind) {
+    const bool moments = kind == BN_OF_MOMENTS;
+    const int limbs = bn_limbs(p->dtype, kind);
+    const int64_t n = p->channels, rows = (limbs + BN_MORE_ROWS) * BN_SUMS;
+    bn_problem q = *p;
+    size_t bytes = 0;
     char *to_free;
-    bn_problem *q = with_state(p, BN_OF_MOMENTS, &to_free);
-    bn_status status = q ? bn_training_reduce_exactly(q) : BN_NO_MEMORY;
+    lay_out(NULL, &bytes, n, (rows + BN_SUMS) * (int64_t)sizeof *q.state);
+    q.state = (int64_t *)line_aligned(bytes, &to_free);
+    if (!q.state)
+        return BN_NO_MEMORY;
+    q.sums = (double *)(q.state + n * rows);
+    memset(q.state, 0, (size_t)(n * rows) * sizeof *q.state);
+    q.count = (double)(p->positions * p->run);
+    bn_status status = (moments ? bn_training_reduce_exactly : bn_backward_reduce_exactly)(&q);
     if (status == BN_OK) {
-        bn_state_stats(q->state, bn_limbs(q->dtype, BN_OF_MOMENTS), q->channels, q->sums);
-        status = bn_training(q);
+        if (moments)
+            bn_state_stats(q.state, limbs, n, q.sums);
+        else
+            bn_backward_sums(&q);
+        status = (moments ? bn_training : bn_backward)(&q);
     }
     free(to_free);
     return status;
 }
 
-bn_status bn_inference(const bn_problem *p) {
-    const bn_operation *operation = &bn_level_current()->inference[p->data[BN_SRC_1] != NULL];
-    return execute(p, operation, WHOLE);
+bn_status bn_backward_exactly(const bn_problem *p) {
+    return from_exact_sums(p, BN_OF_GRADIENTS);
+}
+
+bn_status bn_training_exactly(const bn_problem *p) {
+    return from_exact_sums(p, BN_OF_MOMENTS);
 }

@@ -2,13 +2,10 @@
  *
  * build_c.py lists the levels, compiles the dtypes' kernels and operations/ once per level, and
  * defines BN_LEVELS(X) as a list of X(name), lowest level first. This file has what each level
- * needs.
- */
+ * needs. */
 #include "call/dispatch.h"
 
-#include <stddef.h>
-
-#define KERNELS(code, c_name, name, computed, bytes, loses, level)                                 \
+#define KERNELS(code, c_name, name, computed, bytes, compensated, level)                           \
     extern const bn_dtype_kernels bn_kernels_##c_name##_##level;
 #define DECLARE(level)                                                                             \
     BN_DTYPE_TABLE(KERNELS, level)                                                                 \
@@ -23,7 +20,7 @@ enum {
     NEEDS_v4 = 4,
 };
 
-#define KERNELS(code, c_name, name, computed, bytes, loses, level)                                 \
+#define KERNELS(code, c_name, name, computed, bytes, compensated, level)                           \
     [code] = &bn_kernels_##c_name##_##level,
 #define ENTRY(level)                                                                               \
     {                                                                                              \
@@ -45,17 +42,17 @@ static const bn_level levels[] = {BN_LEVELS(ENTRY)};
  * registers that it uses. */
 static int cpu_level(void) {
     const uint32_t v3_in_1 = bit_FMA | bit_MOVBE | bit_OSXSAVE | bit_AVX | bit_F16C;
-    const uint32_t v3_in_7 = bit_BMI | bit_AVX2 | bit_BMI2, ymm_state = 0x06, zmm_state = 0xe6;
+    const uint32_t v3_in_7 = bit_BMI | bit_AVX2 | bit_BMI2, ymm = 0x06, zmm = 0xe6;
     const uint32_t v4_in_7 =
         bit_AVX512F | bit_AVX512DQ | bit_AVX512CD | bit_AVX512BW | bit_AVX512VL;
     uint32_t a, b, c, d, in_7, saved;
     if (!__get_cpuid(1, &a, &b, &c, &d) || (c & v3_in_1) != v3_in_1)
         return NEEDS_baseline;
     __asm__ volatile("xgetbv" : "=a"(saved), "=d"(d) : "c"(0));
-    if ((saved & ymm_state) != ymm_state || !__get_cpuid_count(7, 0, &a, &in_7, &c, &d) ||
+    if ((saved & ymm) != ymm || !__get_cpuid_count(7, 0, &a, &in_7, &c, &d) ||
         (in_7 & v3_in_7) != v3_in_7 || !__get_cpuid(0x80000001, &a, &b, &c, &d) || !(c & bit_LZCNT))
         return NEEDS_baseline;
-    const bool v4 = (in_7 & v4_in_7) == v4_in_7 && (saved & zmm_state) == zmm_state;
+    const bool v4 = (in_7 & v4_in_7) == v4_in_7 && (saved & zmm) == zmm;
     return v4 ? NEEDS_v4 : NEEDS_v3;
 }
 #else

@@ -1,6 +1,5 @@
 /* dispatch.h: the instruction-set levels, and the one in use. See dispatch.c. */
-#ifndef BN_DISPATCH_H
-#define BN_DISPATCH_H
+#pragma once
 
 #include "kernels/kernels.h"
 #include "operations/operation.h"
@@ -19,5 +18,3 @@ int bn_level_count(void);                /* levels this CPU can run, lowest firs
 const bn_level *bn_level_of(int number); /* 0 <= number < bn_level_count() */
 const bn_level *bn_level_current(void);
 void bn_level_use(int number);
-
-#endif

@@ -1,23 +1,6 @@
 /* order.c: which elements are added to which, and when: the forms, strands, groups and chunks of
- * sums, from the shape and the dtype alone. sum.c and kernels/ carry it out. docs/design.md lists
- * what else can change a bit; plan.c cannot.
- *
- * Words:
- *
- *   position   an index along the axes before the channel
- *   run        what a channel has at one position: one element with channels last
- *   row        columns side by side, as a kernel reads them
- *   column     a place in a row; it belongs to one channel and keeps sums of its own
- *   strand     q = ceil(n/4) consecutive rows of a chunk's n rows; the last strand may have fewer
- *   block      a row from each strand, up to four, whose terms a kernel adds as a tree, column by
- *              column
- *   stretch    128 bytes of elements: the columns to which a long run is folded
- *   group      up to eight successive blocks (or stretches of a block) whose trees are added
- *              before the total joins the sums
- *   chunk      rows, or elements of runs, that one thread sums alone. There are several, so that
- *              threads share the work. Chunks are added in order.
- *
- * There are three forms:
+ * sums, from the shape and the dtype alone. sum.c and kernels/ carry it out. docs/design.md has the
+ * words, and lists what else can change a bit; plan.c cannot. There are three forms:
  *
  *   CHANNELS_LAST      runs of one element (NXC). A row is one position's channels. Where
  *                      channels are few, several positions are read as one row, so that a
@@ -43,8 +26,7 @@
  * half the speed (measured). So a chunk's rows (or positions) are cut into four strands, and block
  * g holds row g of each strand. At few positions, it is faster to add up a row's columns
  * immediately than to keep them apart until the end of a chunk; hence the bound between the last
- * two forms.
- */
+ * two forms. */
 #include "call/order.h"
 
 #include "base/sizes.h"

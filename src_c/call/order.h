@@ -1,7 +1,5 @@
-/* order.h: the order of every sum, from the shape and the dtype alone. See order.c, which has the
- * glossary. */
-#ifndef BN_ORDER_H
-#define BN_ORDER_H
+/* order.h: the order of every sum, from the shape and the dtype alone. See order.c. */
+#pragma once
 
 #include "base/bn.h"
 
@@ -29,5 +27,3 @@ typedef struct {
 /* A chunk of n channels from `channel` on. */
 bn_chunk bn_chunk_of(const bn_problem *p, const bn_sum_order *order, int64_t index, int64_t channel,
                      int64_t n);
-
-#endif

@@ -1,19 +1,13 @@
-/* plan.c: how the work of a call is divided: into tiles of channels, and tasks for threads.
- * Nothing here decides a bit; order.c does.
- *
- * Words, beside those of order.c:
- *
- *   tile       channels that are worked on together
- *   task       a chunk of a tile, in one pass; joint tasks, as many as suit the threads, write
- *              rows (with runs: positions) of all tiles
- *   ring       coefficients by columns, which wrap around from a row's last column to its first
- */
+/* plan.c: makes a plan: formulas, the order of sums, and how the work is divided, into tiles of
+ * channels and tasks for threads (docs/design.md has the words). order.c decides every bit, and
+ * what follows its call decides none. */
 #include "call/plan.h"
 
 #include "base/machine.h"
-#include "base/sizes.h"
+#include "call/dispatch.h"
 
-int64_t bn_bytes_read(const bn_plan *plan) {
+/* Of an element, in all operands that either pass reads. */
+static int64_t bytes_read(const bn_plan *plan) {
     const formula *f = plan->formula;
     return __builtin_popcount(ELEMENTS(bn_reads(f[SUM]) | bn_reads(f[WRITE]))) *
            plan->element_bytes;
@@ -38,16 +32,16 @@ static int64_t tile_channels(const bn_plan *plan) {
     /* Half of a common second-level cache; in one of 2 MiB, tiles of 1 MiB took up to 1.3 times as
      * long (measured). */
     enum { MOST_BYTES = 512 << 10 };
-    if (order->row_positions > 1 || (!(plan->half & SUMS) && plan->by_runs[WRITE]))
+    if (order->row_positions > 1 || (!(plan->passes & SUMS) && plan->by_runs[WRITE]))
         return p->channels;
     /* Columns per channel; none if both passes read channels one by one. */
     const bool by_runs = plan->by_runs[SUM] && plan->by_runs[WRITE];
     const int64_t columns = by_runs ? 0 : p->run;
-    const int64_t bytes = p->positions * p->run * bn_bytes_read(plan);
+    const int64_t bytes = p->positions * p->run * bytes_read(plan);
     int64_t width = at_most(bn_l2_bytes() / 2, MOST_BYTES) / bytes;
     if (plan->exact && columns)
         return at_least(at_most(EXACT_COLUMNS / columns, p->channels), 1);
-    if (!(plan->half & SUMS) &&
+    if (!(plan->passes & SUMS) &&
         order->form == SHORT_RUNS) /* then only coefficients are read again */
         width = bn_l2_bytes() / 4 / (columns * plan->coef_planes * plan->number_bytes);
     else if (order->form == CHANNELS_LAST ||
@@ -86,11 +80,11 @@ static int64_t channels_for(const bn_plan *plan, int64_t widest, int threads) {
     const bn_sum_order *order = &plan->order;
     enum { LINE = 32 }; /* channels: a cache line of 16-bit elements */
     const bool interleaved = order->form == CHANNELS_LAST;
-    const bool narrow_writes = interleaved && plan->fused;
+    const bool narrow_writes = interleaved && plan->at_once;
     const double worth = 1.1, of_rows = narrow_writes ? 0.6 : 0.875;
     const double enough = interleaved ? of_rows : busy_enough;
     const int64_t unit = interleaved ? LINE : 1;
-    if (threads == 1 || (plan->joint && !(plan->half & SUMS)) || order->row_positions > 1)
+    if (threads == 1 || (plan->joint && !(plan->passes & SUMS)) || order->row_positions > 1)
         return widest;
     int64_t tiles = ceil_div(p->channels, widest), found = widest;
     if (!interleaved)
@@ -170,12 +164,13 @@ static bool exact_sums_go_by_runs(const bn_problem *p) {
 static bool writes_jointly(const bn_plan *plan, int64_t widest, int threads) {
     const bn_problem *p = plan->problem;
     const bn_sum_order *order = &plan->order;
-    if (!(plan->half & RESULTS) || plan->fused)
+    if (!(plan->passes & RESULTS) || plan->at_once)
         return false;
     if (order->form == CHANNELS_LAST)
         return widest == p->channels;
     return plan->by_runs[WRITE] && p->positions >= TASKS_PER_THREAD * threads &&
-           (!(plan->half & SUMS) || (plan->far && !plan->nontemporal && widest < p->channels));
+           (!(plan->passes & SUMS) ||
+            (all_bytes(plan) > bn_l2_bytes() && !plan->nontemporal && widest < p->channels));
 }
 
 /* Are rows of short runs written four at a time? If coefficients take a good part of the
@@ -193,34 +188,93 @@ static bool is_dense(const bn_problem *p) {
     bool dense = true;
     for (int o = 0; o < BN_OPERANDS; o++)
         if (o != BN_GATE && p->data[o])
-            dense = dense && p->pitch[o] == bytes;
+            dense = dense && p->next_position[o] == bytes;
     return dense;
 }
 
-void bn_divide(bn_plan *plan, int threads) {
+/* ---- tasks -------------------------------------------------------------- */
+
+/* A tile is finished in slices, which threads share. One has about SUMS_PER_SLICE sums, and whole
+ * lines of coefficients. Other work per channel takes as long as OTHER_WORK sums (measured). */
+enum { SUMS_PER_SLICE = 4096, OTHER_WORK = 3, CHANNELS_OF_LINE = LINE_BYTES / sizeof(float) };
+
+static int64_t slice_channels(const bn_plan *plan) {
+    if (plan->order.row_positions > 1)
+        return plan->channels_per_tile;
+    return round_up(ceil_div(SUMS_PER_SLICE, plan->order.chunks + OTHER_WORK), CHANNELS_OF_LINE);
+}
+
+static bn_schedule schedule_of(const bn_plan *plan, int threads) {
+    const bn_problem *p = plan->problem;
+    const int64_t tile = plan->channels_per_tile;
+    bn_schedule s = {
+        .tiles = ceil_div(p->channels, tile),
+        .tile_bytes = tile * p->positions * p->run * bytes_read(plan),
+        .tasks = plan->order.chunks,
+        .joint = plan->joint ? ceil_div(plan->order.rows, plan->rows_per_write) : 0,
+        .slices = plan->exact ? 0 : ceil_div(tile, plan->channels_per_slice),
+        .first = plan->passes & SUMS,
+        .second = plan->passes & RESULTS && !plan->at_once,
+    };
+    s.threads = (int)at_most(threads, bn_most_tasks(&s));
+    return s;
+}
+
+/* ---- a plan ------------------------------------------------------------- */
+
+static void divide(bn_plan *plan, int threads) {
     const bn_problem *p = plan->problem;
     const bn_sum_order *order = &plan->order;
     const bool short_runs = order->form == SHORT_RUNS, long_runs = order->form == LONG_RUNS;
-    plan->threads = threads;
-    plan->nontemporal = plan->half & RESULTS && past_the_cache(plan);
-    plan->far = all_bytes(plan) > bn_l2_bytes();
+    plan->nontemporal = plan->passes & RESULTS && past_the_cache(plan);
     plan->by_runs[SUM] = plan->exact ? exact_sums_go_by_runs(p)
                                      : long_runs || (short_runs && sums_by_runs_are_faster(p));
     plan->by_runs[WRITE] = long_runs || by_runs_is_faster(plan);
     const int64_t widest = tile_channels(plan);
     plan->joint = writes_jointly(plan, widest, threads);
     plan->channels_per_tile = channels_for(plan, widest, threads);
-    plan->tiles = ceil_div(p->channels, plan->channels_per_tile);
+    plan->channels_per_slice = slice_channels(plan);
     const int64_t written = plan->joint ? p->channels : plan->channels_per_tile;
     plan->columns[SUM] = plan->by_runs[SUM] ? 0 : columns_of(plan, plan->channels_per_tile);
     plan->columns[WRITE] = plan->by_runs[WRITE] ? 0 : columns_of(plan, written);
-    if (plan->joint)
-        plan->rows_per_write = rows_to_write(plan, threads);
+    plan->rows_per_write = plan->joint ? rows_to_write(plan, threads) : 0;
+    plan->schedule = schedule_of(plan, threads);
     plan->abreast = writes_abreast(plan);
-    plan->dense = (plan->joint || plan->tiles == 1) && !long_runs && !plan->abreast && is_dense(p);
+    plan->dense =
+        (plan->joint || plan->schedule.tiles == 1) && !long_runs && !plan->abreast && is_dense(p);
     /* A ring's planes are whole cache lines; so are their halves if the dtype is paired. */
-    if (plan->half & RESULTS && !plan->by_runs[WRITE] &&
+    if (plan->passes & RESULTS && !plan->by_runs[WRITE] &&
         (plan->kernels->paired || (plan->dense && order->rows > 1)))
         plan->ring =
             round_up((plan->columns[WRITE] << (plan->columns[WRITE] & 1)) + BN_RING_PAD, 32);
+}
+
+bn_plan bn_plan_of(const bn_problem *p, const bn_operation *operation, bn_passes passes,
+                   int threads) {
+    const base_formula again = operation->must_repeat ? operation->again : NOTHING;
+    const formula formulas[] = {bn_formula_of(operation->formulas[SUM], p),
+                                bn_formula_of(operation->formulas[WRITE], p),
+                                bn_formula_of(again, p)};
+    const bn_dtype_facts *dtype = &bn_dtype_table[p->dtype];
+    bn_plan plan = {
+        .problem = p,
+        .operation = operation,
+        .kernels = bn_level_current()->kernels[p->dtype],
+        .passes = passes,
+        .at_once = passes == WHOLE && !operation->writes_need_sums,
+        .exact = passes == SUMS && p->state,
+        .count = passes != SUMS && p->sums ? p->count : (double)p->positions * (double)p->run,
+        .formula = {formulas[SUM], formulas[WRITE]},
+        .element_bytes = dtype->element_bytes,
+        .number_bytes = dtype->number_bytes,
+    };
+    if (!plan.exact)
+        plan.sum_planes = bn_sum_count(formulas[SUM]) * (dtype->compensated ? 2 : 1);
+    for (size_t i = 0; i < sizeof formulas / sizeof *formulas; i++)
+        plan.coef_planes = (int)at_least(plan.coef_planes, bn_coef_planes(formulas[i]));
+    if (bn_elements(p) > 0) {
+        plan.order = bn_sum_order_of(p);
+        divide(&plan, threads);
+    }
+    return plan;
 }

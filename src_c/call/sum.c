@@ -1,13 +1,15 @@
-/* sum.c: carries out what order.c decides: every addition of sums that are not exact.
+/* sum.c: carries out what order.c decides: every addition of sums that are not exact. A channel's
+ * sum is finished from top to bottom of this list.
  *
- *     a block, a group     kernels/ (loops.inc, runs.inc): into a column's sum
- *     a chunk's columns    into its channels' sums: here, halving a row's positions
- *                          (keep_positions), or by a tree of subsums (sums.inc)
- *     chunks               in order: bn_add_chunks
+ *     1  blocks, groups     into a column's sum: kernels/loops.inc; of runs that stay in registers,
+ *                           2 follows at once: kernels/runs.inc
+ *     2  a chunk's columns  into its channels' sums: keep_positions, keep_columns (their additions
+ *                           are in kernels/sums.inc)
+ *     3  chunks             in order, then what rounding took from them: bn_add_chunks
+ *     4  tasks.c            hands the sums to the operation
  *
- * A chunk goes to a kernel as boxes: rows whose blocks follow each other.
- */
-#include "call/sum.h"
+ * A chunk goes to a kernel as boxes: rows whose blocks follow each other. */
+#include "call/tasks.h"
 
 #include <math.h>
 #include <string.h>
@@ -19,10 +21,10 @@ static bn_sums sums_from(const bn_sums *sums, int64_t column) {
 }
 
 /* A chunk's sums, from a channel on. */
-static bn_sums sums_of_chunk(const bn_plan *plan, int64_t index, int64_t channel) {
-    const int64_t n = plan->problem->channels;
-    return (bn_sums){plan->partial + index * plan->sum_planes * n + channel, n, NULL,
-                     plan->channels.sums.n};
+static bn_sums sums_of_chunk(const bn_room *room, int64_t index, int64_t channel) {
+    const int64_t n = room->plan->problem->channels;
+    return (bn_sums){room->partial + index * room->plan->sum_planes * n + channel, n, NULL,
+                     room->channels.sums.n};
 }
 
 /* ---- a chunk ------------------------------------------------------------------ */
@@ -50,8 +52,8 @@ static int boxes_of_strands(const bn_task *t, int64_t positions, int64_t cols,
     box->rows = (int)strands;
     box->repeats = last;
     for (int o = 0; o < BN_OPERANDS; o++) {
-        box->step[o] = positions * p->pitch[o];
-        box->pitch[o] = length * box->step[o];
+        box->next_repeat[o] = positions * p->next_position[o];
+        box->next_row[o] = length * box->next_repeat[o];
     }
     return add_box(box, strands - 1, length - last, cols);
 }
@@ -68,8 +70,8 @@ static int boxes_of_stretches(const bn_task *t, bn_box box[BN_BOXES]) {
     box->repeats = n / block;
     box->cols = stretch;
     for (int o = 0; o < BN_OPERANDS; o++) {
-        box->pitch[o] = stretch * bn_next_element(o, plan->element_bytes);
-        box->step[o] = BN_ROWS * box->pitch[o];
+        box->next_row[o] = stretch * bn_next_element(o, plan->element_bytes);
+        box->next_repeat[o] = BN_ROWS * box->next_row[o];
     }
     return add_box(box, 1, n % block > 0, n % block);
 }
@@ -154,13 +156,13 @@ static void sum_rows_exactly(const bn_task *t, int64_t positions) {
     box.rows = (int)(t->chunk.positions / positions);
     box.channels = by_runs ? t->chunk.channels : 1;
     for (int o = 0; o < BN_OPERANDS; o++)
-        box.pitch[o] = positions * p->pitch[o];
+        box.next_row[o] = positions * p->next_position[o];
     bn_sum_exactly(&t->scratch->exact, &box, &t->coefs);
 }
 
 void bn_sum(const bn_task *t) {
     const bn_plan *plan = t->plan;
-    const bn_sums to = sums_of_chunk(plan, t->index, t->chunk.channel);
+    const bn_sums to = sums_of_chunk(t->room, t->index, t->chunk.channel);
     if (plan->exact) {
         bn_take_tile(&t->scratch->exact, t->chunk.channel, t->chunk.channels);
         sum_all_rows(t, exact_positions(plan), sum_rows_exactly);
@@ -172,19 +174,20 @@ void bn_sum(const bn_task *t) {
 /* ---- chunks ------------------------------------------------------------------- */
 
 /* Where a sum is Inf or NaN, its compensation has no meaning. */
-static double compensated(double sum, double compensation) {
+static double with_compensation(double sum, double compensation) {
     return isnan(sum + compensation) ? sum : sum + compensation;
 }
 
 /* Called by the thread that finishes these channels, once all their chunks are summed; again only
  * after they were summed again, because compensations join the sums. A single chunk's sums are in
  * place: none is -0, so adding them to 0 would change nothing. */
-void bn_add_chunks(const bn_plan *plan, int64_t from, int64_t n) {
-    const bn_sums sums = sums_from(&plan->channels.sums, from);
+void bn_add_chunks(const bn_room *room, int64_t from, int64_t n) {
+    const bn_plan *plan = room->plan;
+    const bn_sums sums = sums_from(&room->channels.sums, from);
     if (plan->order.chunks > 1) {
         clear(&sums, plan->sum_planes, n);
         for (int64_t chunk = 0; chunk < plan->order.chunks; chunk++) {
-            const bn_sums terms = sums_of_chunk(plan, chunk, from);
+            const bn_sums terms = sums_of_chunk(room, chunk, from);
             plan->kernels->add(&sums, &terms, n);
         }
     }
@@ -192,6 +195,6 @@ void bn_add_chunks(const bn_plan *plan, int64_t from, int64_t n) {
         double *sum = sums.plane + i * sums.stride;
         const double *compensation = sum + sums.n * sums.stride;
         for (int64_t c = 0; c < n; c++)
-            sum[c] = compensated(sum[c], compensation[c]);
+            sum[c] = with_compensation(sum[c], compensation[c]);
     }
 }

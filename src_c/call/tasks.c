@@ -8,52 +8,10 @@
  *
  * A channel that only one task sums is prepared by that task, so that threads share this work.
  *
- * Nothing here knows a formula: operations come as tables, and so do kernels, by formula.
- */
+ * Nothing here knows a formula: operations come as tables, and so do kernels, by formula. */
 #include "call/tasks.h"
 
-#include "base/memory.h"
-#include "call/sum.h"
-#include "call/write.h"
-
-/* ---- a thread ---------------------------------------------------------------- */
-
-static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) {
-    const int n = plan->channels.sums.n;
-    size_t used = 0;
-    lay_out(memory, &used, 1, sizeof *s);
-    for (int pass = 0; pass < PASSES; pass++) {
-        const int64_t ring = pass == WRITE && plan->ring ? plan->ring + LINE_BYTES : 0;
-        s->from[pass] = -1;
-        s->expanded[pass] =
-            lay_out(memory, &used, plan->coef_planes * at_least(plan->columns[pass], ring),
-                    plan->number_bytes);
-    }
-    s->sums.stride = round_up(plan->columns[SUM] + BN_PAD, LINE_BYTES / sizeof(double));
-    const int64_t columns = plan->half & SUMS && plan->columns[SUM] ? s->sums.stride : 0;
-    s->sums.plane = lay_out(memory, &used, plan->sum_planes * columns, sizeof(double));
-    s->sums.group = lay_out(memory, &used, n * columns, plan->number_bytes);
-    s->sums.n = n;
-    if (plan->exact) {
-        bn_lay_out_exact(&s->exact, plan->problem, plan->kernels, plan->formula[SUM],
-                         plan->by_runs[SUM], exact_positions(plan), plan->channels_per_tile, memory,
-                         &used);
-        s->exact.state = plan->state;
-        s->exact.alone = plan->threads == 1;
-    }
-    return used;
-}
-
-static void start_thread(const void *plan, void *scratch) {
-    lay_out_scratch(plan, scratch, scratch);
-}
-
-/* Move the sums of the thread's last tile to the state. */
-static void end_exact(const void *plan, void *scratch_) {
-    bn_scratch *scratch = scratch_;
-    (void)plan;
-    bn_take_tile(&scratch->exact, -1, 0);
-}
+#include <string.h>
 
 /* ---- coefficients ------------------------------------------------------------- */
 
@@ -71,7 +29,7 @@ static bn_coefs expanded(const bn_task *t, bn_pass pass) {
     const bn_plan *plan = t->plan;
     const bool ring = pass == WRITE && plan->ring;
     const int64_t n = t->chunk.channels, run = plan->problem->run;
-    const char *channel = plan->channels.coefs + t->chunk.channel * plan->number_bytes;
+    const char *channel = t->room->channels.coefs + t->chunk.channel * plan->number_bytes;
     const int64_t columns = columns_of(plan, n), period = columns << (columns & 1);
     if (columns == n && !ring)
         return (bn_coefs){channel, plan->problem->channels, columns, BY_COLUMNS};
@@ -93,8 +51,8 @@ static bn_coefs coefs_of(const bn_task *t, bn_pass pass) {
     const bn_plan *plan = t->plan;
     const int64_t from = t->chunk.channel;
     if (plan->by_runs[pass])
-        return (bn_coefs){plan->channels.coefs + from * plan->number_bytes, plan->problem->channels,
-                          1, ONE_FOR_ALL};
+        return (bn_coefs){t->room->channels.coefs + from * plan->number_bytes,
+                          plan->problem->channels, 1, ONE_FOR_ALL};
     if (t->scratch->from[pass] != from)
         t->scratch->coefs[pass] = expanded(t, pass);
     t->scratch->from[pass] = from;
@@ -125,70 +83,79 @@ static bn_chunk joint_chunk(const bn_plan *plan, int64_t index) {
     };
 }
 
-static void sum_chunk(const bn_plan *plan, bn_scratch *scratch, formula f, bn_chunk chunk,
-                      int64_t index) {
-    bn_task t = {.plan = plan, .scratch = scratch, .formula = f, .chunk = chunk, .index = index};
-    t.coefs = coefs_of(&t, SUM);
+static bn_task task_of(const bn_room *room, int me, bn_pass pass, formula f, bn_chunk chunk) {
+    bn_task t = {room->plan, room, &room->scratch[me], f, chunk, .index = 0};
+    t.coefs = coefs_of(&t, pass);
+    return t;
+}
+
+static void sum_chunk(const bn_room *room, int me, formula f, bn_chunk chunk, int64_t index) {
+    bn_task t = task_of(room, me, SUM, f, chunk);
+    t.index = index;
     bn_sum(&t);
 }
 
-static void write_chunk(const bn_plan *plan, bn_scratch *scratch, bn_chunk chunk) {
-    bn_task t = {.plan = plan, .scratch = scratch, .formula = plan->formula[WRITE], .chunk = chunk};
-    t.coefs = coefs_of(&t, WRITE);
+static void write_chunk(const bn_room *room, int me, bn_chunk chunk) {
+    const bn_plan *plan = room->plan;
+    bn_task t = task_of(room, me, WRITE, plan->formula[WRITE], chunk);
     /* Data this far ahead may be prefetched. On one thread, it is the next tile. */
-    const int64_t ahead = plan->channels_per_tile * plan->threads;
-    if (plan->half == WHOLE && plan->by_runs[WRITE] && !plan->joint &&
+    const int64_t ahead = plan->channels_per_tile * plan->schedule.threads;
+    if (plan->passes == WHOLE && plan->by_runs[WRITE] && !plan->joint &&
         chunk.channel + ahead + chunk.channels <= plan->problem->channels)
         t.ahead = ahead;
     bn_write(&t);
 }
 
-static void prepare(const bn_plan *plan, bn_pass pass, int64_t from, int64_t n) {
-    if (pass == SUM || plan->half & RESULTS)
-        bn_for_channels(plan->operation->prepare[pass], &plan->channels, from, n);
+static void prepare(const bn_room *room, bn_pass pass, int64_t from, int64_t n) {
+    if (pass == SUM || room->plan->passes & RESULTS)
+        bn_for_channels(room->plan->operation->prepare[pass], &room->channels, from, n);
 }
 
 static bool prepares_own(const bn_plan *plan) {
-    return plan->half & SUMS && plan->order.chunks == 1;
+    return plan->passes & SUMS && plan->order.chunks == 1;
 }
 
-/* What channels need before the first pass, which writes too if it is fused. */
-static void prepare_first(const bn_plan *plan, int64_t from, int64_t n) {
-    prepare(plan, SUM, from, n);
-    if (plan->fused)
-        prepare(plan, WRITE, from, n);
+/* What channels need before the first task, which may write, too. */
+static void prepare_first(const bn_room *room, int64_t from, int64_t n) {
+    prepare(room, SUM, from, n);
+    if (room->plan->at_once)
+        prepare(room, WRITE, from, n);
 }
 
-void bn_begin(const bn_plan *plan) {
-    if (!prepares_own(plan))
-        prepare_first(plan, 0, plan->problem->channels);
-}
-
-static void first_task(const void *plan_, void *scratch, int64_t tile, int64_t index) {
-    const bn_plan *plan = plan_;
+static void first_task(const void *room_, int me, int64_t tile, int64_t index) {
+    const bn_room *room = room_;
+    const bn_plan *plan = room->plan;
     const bn_chunk chunk = chunk_of_tile(plan, tile, index);
     if (prepares_own(plan))
-        prepare_first(plan, chunk.channel, chunk.channels);
-    sum_chunk(plan, scratch, plan->formula[SUM], chunk, index);
-    if (plan->fused)
-        write_chunk(plan, scratch, chunk);
+        prepare_first(room, chunk.channel, chunk.channels);
+    sum_chunk(room, me, plan->formula[SUM], chunk, index);
+    if (plan->at_once)
+        write_chunk(room, me, chunk);
 }
 
-static void second_task(const void *plan_, void *scratch, int64_t tile, int64_t index) {
-    const bn_plan *plan = plan_;
-    write_chunk(plan, scratch,
+static void second_task(const void *room_, int me, int64_t tile, int64_t index) {
+    const bn_room *room = room_;
+    const bn_plan *plan = room->plan;
+    write_chunk(room, me,
                 plan->joint ? joint_chunk(plan, index) : chunk_of_tile(plan, tile, index));
+}
+
+/* Exact: move the sums of the thread's last tile to the state. */
+static void end_tasks(const void *room_, int me) {
+    const bn_room *room = room_;
+    if (room->plan->exact)
+        bn_take_tile(&room->scratch[me].exact, -1, 0);
 }
 
 /* ---- what follows from sums --------------------------------------------------- */
 
 /* Summing data again is rare, so the thread that finishes the channels does it alone. */
-static void sum_again(const bn_plan *plan, bn_scratch *scratch, int64_t from, int64_t n) {
+static void sum_again(const bn_room *room, int me, int64_t from, int64_t n) {
+    const bn_plan *plan = room->plan;
     const formula again = bn_formula_of(plan->operation->again, plan->problem);
-    scratch->from[SUM] = -1; /* the coefficients kept there are for other channels, or outdated */
+    room->scratch[me].from[SUM] = -1; /* coefficients kept there: of other channels, or outdated */
     for (int64_t index = 0; index < plan->order.chunks; index++)
-        sum_chunk(plan, scratch, again, bn_chunk_of(plan->problem, &plan->order, index, from, n),
-                  index);
+        sum_chunk(room, me, again, bn_chunk_of(plan->problem, &plan->order, index, from, n), index);
 }
 
 /* If a channel must be summed again, so is the range of this many channels that it is in. Wide
@@ -196,64 +163,56 @@ static void sum_again(const bn_plan *plan, bn_scratch *scratch, int64_t from, in
  * Rows of several positions are summed as a whole. */
 enum { SUMMED_AGAIN = 64 };
 
-static void repeat_sums(const bn_plan *plan, bn_scratch *scratch, int64_t from, int64_t n) {
-    for (int round = 0; plan->operation->must_repeat(&plan->channels, from, n, round); round++) {
-        sum_again(plan, scratch, from, n);
-        bn_add_chunks(plan, from, n);
+static void repeat_sums(const bn_room *room, int me, int64_t from, int64_t n) {
+    const bn_operation *operation = room->plan->operation;
+    for (int round = 0; operation->must_repeat(&room->channels, from, n, round); round++) {
+        sum_again(room, me, from, n);
+        bn_add_chunks(room, from, n);
     }
 }
 
-void bn_finish(const bn_plan *plan, int64_t from, int64_t n) {
-    if (!plan->fused)
-        prepare(plan, WRITE, from, n);
-    if (plan->half == WHOLE || (plan->half == RESULTS && plan->problem->sums))
-        bn_for_channels(plan->operation->finish, &plan->channels, from, n);
+/* Make all that follows from the sums of n channels from `from` on. */
+static void finish(const bn_room *room, int64_t from, int64_t n) {
+    const bn_plan *plan = room->plan;
+    if (!plan->at_once)
+        prepare(room, WRITE, from, n);
+    if (plan->passes == WHOLE || (plan->passes == RESULTS && plan->problem->sums))
+        bn_for_channels(plan->operation->finish, &room->channels, from, n);
 }
 
-/* A tile is finished in slices, which threads share. One has about SUMS_PER_SLICE sums, and whole
- * lines of coefficients. Other work per channel takes as long as OTHER_WORK sums (measured). */
-enum { SUMS_PER_SLICE = 4096, OTHER_WORK = 3, CHANNELS_OF_LINE = LINE_BYTES / sizeof(float) };
-
-static int64_t channels_per_slice(const bn_plan *plan) {
-    if (plan->order.row_positions > 1)
-        return plan->channels_per_tile;
-    return round_up(ceil_div(SUMS_PER_SLICE, plan->order.chunks + OTHER_WORK), CHANNELS_OF_LINE);
-}
-
-static void finish_slice(const void *plan_, void *scratch, int64_t tile, int64_t slice) {
-    const bn_plan *plan = plan_;
+static void finish_slice(const void *room_, int me, int64_t tile, int64_t slice) {
+    const bn_room *room = room_;
+    const bn_plan *plan = room->plan;
     const bn_operation *operation = plan->operation;
-    const int64_t each = channels_per_slice(plan), before = slice * each;
+    const int64_t each = plan->channels_per_slice, before = slice * each;
     const int64_t from = tile * plan->channels_per_tile + before;
     const int64_t n = at_most(each, channels_of_tile(plan, tile) - before);
     if (n <= 0)
         return; /* the last tile may be narrower */
-    if (plan->half & SUMS) {
+    if (plan->passes & SUMS) {
         const int64_t again = plan->order.row_positions > 1 ? n : SUMMED_AGAIN;
-        bn_add_chunks(plan, from, n);
+        bn_add_chunks(room, from, n);
         for (int64_t x = 0; operation->must_repeat && x < n; x += again)
-            repeat_sums(plan, scratch, from + x, at_most(again, n - x));
-        bn_for_channels(operation->refine, &plan->channels, from, n);
+            repeat_sums(room, me, from + x, at_most(again, n - x));
+        bn_for_channels(operation->refine, &room->channels, from, n);
     }
-    bn_finish(plan, from, n);
+    finish(room, from, n);
 }
 
-bn_schedule bn_schedule_of(const bn_plan *plan) {
-    const int64_t elements =
-        plan->channels_per_tile * plan->problem->positions * plan->problem->run;
-    bn_scratch counted;
-    return (bn_schedule){
-        .tiles = plan->tiles,
-        .tasks = plan->order.chunks,
-        .joint = plan->joint ? ceil_div(plan->order.rows, plan->rows_per_write) : 0,
-        .slices = plan->exact ? 0 : ceil_div(plan->channels_per_tile, channels_per_slice(plan)),
-        .tile_bytes = elements * bn_bytes_read(plan),
-        .first = plan->half & SUMS ? first_task : NULL,
-        .second = plan->half & RESULTS && !plan->fused ? second_task : NULL,
-        .finish = finish_slice,
-        .start = start_thread,
-        .end = plan->exact ? end_exact : NULL,
-        .work = plan,
-        .scratch_bytes = lay_out_scratch(plan, &counted, NULL),
-    };
+/* ---- all of them ---------------------------------------------------------------- */
+
+static const bn_stages stages = {first_task, second_task, finish_slice, end_tasks};
+
+void bn_run_tasks(const bn_room *room) {
+    const bn_plan *plan = room->plan;
+    const bn_problem *p = plan->problem;
+    const bn_sums *sums = &room->channels.sums;
+    if (plan->passes == RESULTS && p->sums)
+        memcpy(sums->plane, p->sums, (size_t)(sums->n * p->channels) * sizeof *p->sums);
+    if (!prepares_own(plan))
+        prepare_first(room, 0, p->channels);
+    if (bn_elements(p) > 0)
+        bn_schedule_execute(&plan->schedule, &stages, room, room->progress);
+    else /* results follow from the sums of other parts */
+        finish(room, 0, p->channels);
 }

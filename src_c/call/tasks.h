@@ -1,17 +1,50 @@
-/* tasks.h: what threads do in a call. See tasks.c. */
-#ifndef BN_TASKS_H
-#define BN_TASKS_H
+/* tasks.h: a task, and what becomes of it: tasks.c makes it complete; sum.c, write.c. */
+#pragma once
 
-#include "threads/schedule.h"
-#include "call/plan.h"
+#include "call/room.h"
 
-/* Prepare what the first task needs; tasks prepare the rest. */
-void bn_begin(const bn_plan *plan);
+typedef struct {
+    const bn_plan *plan;
+    const bn_room *room;
+    bn_scratch *scratch;
+    formula formula;
+    bn_chunk chunk;
+    int64_t index;  /* the chunk's, to sum it */
+    bn_coefs coefs; /* of the chunk's channels */
+    int64_t ahead;  /* channels to the tile that may be prefetched; 0: none */
+} bn_task;
 
-/* Make all that follows from the sums of n channels from `from` on. */
-void bn_finish(const bn_plan *plan, int64_t from, int64_t n);
+/* A box of one row, where the task's chunk begins. */
+static inline bn_box bn_first_row(const bn_task *t, int64_t cols) {
+    const bn_problem *p = t->plan->problem;
+    bn_box box = {.repeats = 1, .channels = 1, .rows = 1, .cols = cols};
+    int64_t by[BN_OPERANDS];
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        box.at.data[o] = p->data[o];
+        box.next_channel[o] = p->next_channel[o];
+        by[o] = t->chunk.position * p->next_position[o] + t->chunk.channel * p->next_channel[o] +
+                t->chunk.x * bn_next_element(o, t->plan->element_bytes);
+    }
+    bn_move(&box.at, by);
+    return box;
+}
 
-/* The tasks of a plan that has been divided. */
-bn_schedule bn_schedule_of(const bn_plan *plan);
+/* Move a box by so many repeats. */
+static inline void bn_pass_repeats(bn_box *box, int64_t repeats) {
+    int64_t by[BN_OPERANDS];
+    for (int o = 0; o < BN_OPERANDS; o++)
+        by[o] = repeats * box->next_repeat[o];
+    bn_move(&box->at, by);
+}
 
-#endif
+/* Sum the task's chunk, to the chunk's own sums. */
+void bn_sum(const bn_task *t);
+
+/* Add up the chunks of n channels from `from` on. */
+void bn_add_chunks(const bn_room *room, int64_t from, int64_t n);
+
+/* Write the results of the task's chunk. */
+void bn_write(const bn_task *t);
+
+/* Run all tasks of a plan: sum, and make what follows from sums. */
+void bn_run_tasks(const bn_room *room);

@@ -1,6 +1,5 @@
-/* write.c: a chunk's results, as boxes for the kernels that write. They need no order.
- */
-#include "call/write.h"
+/* write.c: a chunk's results, as boxes for the kernels that write. They need no order. */
+#include "call/tasks.h"
 
 static void write_box(const bn_task *t, const bn_box *box) {
     t->plan->kernels->write[t->formula.base][t->formula.gate](box, &t->coefs);
@@ -13,8 +12,8 @@ static int64_t write_abreast(const bn_task *t, bn_box *box, int64_t n) {
     four.rows = BN_ABREAST;
     four.repeats = n / BN_ABREAST;
     for (int o = 0; o < BN_OPERANDS; o++) {
-        four.pitch[o] = box->step[o];
-        four.step[o] = BN_ABREAST * box->step[o];
+        four.next_row[o] = box->next_repeat[o];
+        four.next_repeat[o] = BN_ABREAST * box->next_repeat[o];
     }
     write_box(t, &four);
     bn_pass_repeats(box, BN_ABREAST * four.repeats);
@@ -32,11 +31,12 @@ void bn_write(const bn_task *t) {
     bn_box box = bn_first_row(t, by_runs ? t->chunk.n : columns);
     box.nontemporal = plan->nontemporal;
     for (int o = 0; o < BN_OPERANDS; o++)
-        box.step[o] = plan->problem->pitch[o];
+        box.next_repeat[o] = plan->problem->next_position[o];
     if (by_runs)
         box.channels = t->chunk.channels;
     for (int o = 0; o < BN_OPERANDS; o++)
-        box.ahead[o] = plan->half == RESULTS ? BYTES_AHEAD : t->ahead * plan->problem->apart[o];
+        box.ahead[o] =
+            plan->passes == RESULTS ? BYTES_AHEAD : t->ahead * plan->problem->next_channel[o];
     if (!by_runs && plan->dense)
         box.cols = n * columns;
     else

@@ -1,6 +1,5 @@
 /* columns.h: a few columns of a state, and the sum that each is. See state.c. */
-#ifndef BN_COLUMNS_H
-#define BN_COLUMNS_H
+#pragma once
 
 #include "exact/state.h"
 
@@ -31,8 +30,6 @@ void bn_take_magnitude(const bn_columns *b, int64_t j, bn_magnitude *m);
 /* x * 2^exponent, rounded at most once: x comes from limbs, so its own exponent is small, and the
  * first product is exact unless the result overflows. */
 static inline double scaled(double x, int exponent) {
-    const int all = exponent < -2000 ? -2000 : exponent > 2000 ? 2000 : exponent, half = all / 2;
-    return x * bn_power_of_2(half) * bn_power_of_2(all - half);
+    const int all = exponent < -2000 ? -2000 : exponent > 2000 ? 2000 : exponent, first = all / 2;
+    return x * bn_power_of_2(first) * bn_power_of_2(all - first);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* exact.h: sums that round nothing, so their order is free. See exact.c. */
-#ifndef BN_EXACT_H
-#define BN_EXACT_H
+#pragma once
 
 #include "exact/state.h"
 #include "kernels/kernels.h"
@@ -23,8 +22,8 @@ static inline bn_kind_of_state bn_kind_of_sums(base_formula f) {
     return base_table[f].squares ? BN_OF_MOMENTS : BN_OF_GRADIENTS;
 }
 
-/* A state of zeros, as an accumulator of sums by channels. */
-bn_accumulator bn_state_sums(int64_t *state, int limbs, int64_t channels);
+/* A problem's state of zeros, as an accumulator of this formula's sums, by channels. */
+bn_accumulator bn_state_sums(const bn_problem *p, base_formula f);
 
 /* Room for a thread's memory; state and alone are the caller's to set. A tile has up to so many
  * channels; its rows, so many positions. */
@@ -38,5 +37,3 @@ void bn_take_tile(bn_exact *e, int64_t from, int64_t n);
 
 /* Add the sums of a box of the tile, which starts with the tile's first channel. */
 void bn_sum_exactly(bn_exact *e, const bn_box *box, const bn_coefs *coefs);
-
-#endif

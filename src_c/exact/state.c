@@ -188,9 +188,9 @@ static bool magnitude_of(int64_t *limb, int limbs) {
 
 /* Drop the last `bits` bits of an integer, at most 64, rounding to nearest even. */
 static uint64_t without_last(uint64_t number, int bits) {
-    const uint64_t half = (uint64_t)1 << (bits - 1), rest = number & (2 * half - 1);
+    const uint64_t tie = (uint64_t)1 << (bits - 1), rest = number & (2 * tie - 1);
     const uint64_t kept = bits < 64 ? number >> bits : 0;
-    return kept + (rest > half || (rest == half && (kept & 1)));
+    return kept + (rest > tie || (rest == tie && (kept & 1)));
 }
 
 /* Round to nearest even, from the whole integer: limb by limb, the sum would be rounded more than

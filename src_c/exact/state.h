@@ -17,13 +17,12 @@
  * 2^(1024 + 43), which 54 limbs hold. Moments are sums of elements and of their squares. Squares
  * have exponents twice as large, so moments take 17 and 108 limbs. The lowest limb's unit is a
  * power of 2^20, so that the 20-bit digits of a squared sum and of a sum of squares line up
- * (statistics.c). For moments, that unit lies at least 52 places below the smallest square, because
+ * (statistics.c). For moments, that unit lies at least 52 bits below the smallest square, because
  * all 53 bits of a double go to limbs, zero bits too (limbs.inc). Flags limit the number of parts:
  * a field counts up to 2^20 - 1. Limbs alone would allow 2^23 parts: the sum of 2^23 canonical
  * limbs, each below 2^40, fits 63 bits.
  */
-#ifndef BN_STATE_H
-#define BN_STATE_H
+#pragma once
 
 #include "kernels/limbs.h"
 
@@ -61,7 +60,7 @@ static inline int64_t *bn_state_row(int64_t *state, int64_t channels, int row) {
     return state + row * BN_SUMS * channels;
 }
 
-/* The next two functions, and bn_state_stats, carry first. They return a channel whose limbs are
+/* The next three functions carry first. They return a channel whose limbs are
  * impossible for its counts of parts and terms, or which has flags but no terms (in a made-up
  * state), or -1. */
 
@@ -70,6 +69,11 @@ int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);
 
 /* Each sum, rounded to a double once. Of a single term that is 0, the other sum is 0, too. */
 int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums);
+
+/* From a state of moments, set `stats` of shape (BN_SUMS, channels): the mean, and the sum of
+ * squares about it over bn_power_above(terms); zeros if there are no terms. Also returns a channel
+ * whose sum of squares is impossible for its sum. */
+int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats);
 
 /* Take a part out of a total; both are canonical, and so is the result, unless the part was none of
  * this total. Returns a channel in which the part has flags, since a flag of the total does not
@@ -88,5 +92,3 @@ void bn_stamp_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, 
 /* The first channel whose stamp does not match `kind`, the problem's dtype and, for gradients, its
  * mean; -1 if there is none. */
 int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind);
-
-#endif

@@ -1,11 +1,9 @@
 /* statistics.c: mean and variance from a state of moments, as if computed without rounding. */
-#include "exact/statistics.h"
-
 #include <math.h>
 
 #include "base/channel.h"
-#include "exact/columns.h"
 #include "base/sizes.h"
+#include "exact/columns.h"
 
 /* Long integers in digits of half a limb: an int64 has room for the sum of all digits' products. */
 enum {

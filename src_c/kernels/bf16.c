@@ -5,7 +5,7 @@
 #include "kernels/number_f32.h"
 
 #define STORAGE bf16
-enum { BYTES = bf16_BYTES, LOSES = bf16_LOSES, PRECISION = 8, PACK = 2, PAIRED = true };
+enum { BYTES = bf16_BYTES, COMPENSATED = bf16_COMPENSATED, PRECISION = 8, PACK = 2, PAIRED = true };
 typedef uint16_t element_word;
 #define NEGATIVE_INF 0xff80u
 #define TO_ZERO      0x1p-134f /* half the smallest number, a tie: it rounds to even, which is 0 */

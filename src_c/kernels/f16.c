@@ -3,7 +3,7 @@
 #include "kernels/number_f32.h"
 
 #define STORAGE f16
-enum { BYTES = f16_BYTES, LOSES = f16_LOSES, PRECISION = 11, PACK = 2, PAIRED = false };
+enum { BYTES = f16_BYTES, COMPENSATED = f16_COMPENSATED, PRECISION = 11, PACK = 2, PAIRED = false };
 typedef uint16_t element_word;
 #define NEGATIVE_INF 0xfc00u
 #define TO_ZERO      0x1p-25f /* half the smallest number, a tie: it rounds to even, which is 0 */

@@ -4,7 +4,7 @@
 #include "kernels/plain_elements.h"
 
 #define STORAGE f32
-enum { BYTES = f32_BYTES, LOSES = f32_LOSES, PRECISION = 24 };
+enum { BYTES = f32_BYTES, COMPENSATED = f32_COMPENSATED, PRECISION = 24 };
 typedef uint32_t element_word;
 #define NEGATIVE_INF 0xff800000u
 #define TO_ZERO      0.0f

@@ -4,7 +4,7 @@
 #include "kernels/plain_elements.h"
 
 #define STORAGE f64
-enum { BYTES = f64_BYTES, LOSES = f64_LOSES, PRECISION = 53 };
+enum { BYTES = f64_BYTES, COMPENSATED = f64_COMPENSATED, PRECISION = 53 };
 typedef uint64_t element_word;
 #define NEGATIVE_INF (0xfffull << 52)
 #define TO_ZERO      0.0

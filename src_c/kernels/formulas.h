@@ -3,10 +3,8 @@
  * An operation has two passes over its tensors: SUM adds terms up per channel, WRITE computes
  * results from coefficients that follow from those sums. Each pass is a formula. formulas.inc has
  * what is added and what is written. operations/ has what happens once per channel in between, and
- * which formulas make an operation.
- */
-#ifndef BN_FORMULAS_H
-#define BN_FORMULAS_H
+ * which formulas make an operation. */
+#pragma once
 
 #include "base/bn.h"
 
@@ -165,5 +163,3 @@ static inline int bn_coef_planes(formula f) {
         planes++;
     return planes;
 }
-
-#endif

@@ -1,15 +1,14 @@
 /* kernels.h: what a kernel is given, and the table of kernels that each instruction-set level has.
- * A kernel runs one pass of one formula over a box; it knows nothing of shapes.
- */
-#ifndef BN_KERNELS_H
-#define BN_KERNELS_H
+ * A kernel runs one pass of one formula over a box; it knows nothing of shapes. docs/design.md has
+ * the words: row, column, block, stretch, group, unit, pack, ring. */
+#pragma once
 
 #include "base/bn.h"
 #include "kernels/limbs.h"
 #include "kernels/formulas.h"
 
-/* How a kernel adds: order.c has the words. BN_ROWS: the rows of a block. BN_GROUP: the blocks (or stretches) of a
- * group. BN_STRETCH_BYTES: at every level, the size of two of the widest registers. SUBSUMS: where
+/* How a kernel adds. BN_ROWS: the rows of a block. BN_GROUP: the blocks (or stretches) of a group.
+ * BN_STRETCH_BYTES: at every level, the size of two of the widest registers. SUBSUMS: where
  * neighboring columns are added up, column i joins subsum i % SUBSUMS, so that several chains of
  * additions run side by side; then a tree adds up the subsums. */
 enum { BN_ROWS = 4, BN_GROUP = 8, BN_STRETCH_BYTES = 128, SUBSUMS = 8 };
@@ -31,17 +30,18 @@ typedef struct {
  * own until all rows are added, and neither box has more than BN_GROUP repeats. For exact sums, a
  * box has any number of rows and no repeats; a kernel prefetches what is `ahead`.
  *
- * To write: there is one row or, unless coefficients are ONE_FOR_ALL, there may be BN_ABREAST.
- * Element i of a row belongs to column i; if coefficients are a ring, columns wrap around. With
- * `nontemporal`, whole registers of a single row bypass the cache; a kernel then prefetches what is
- * `ahead` of what it reads, unless that is 0. */
+ * To write: there is one row or, unless coefficients are ONE_FOR_ALL, there may be BN_ABREAST,
+ * which are written side by side, so that coefficients are read once. Element i of a row belongs to
+ * column i; if coefficients are a ring, columns wrap around. With `nontemporal`, whole registers of
+ * a single row bypass the cache; a kernel then prefetches what is `ahead` of what it reads, unless
+ * that is 0. */
 enum { BN_ABREAST = 4, BN_BOXES = 2 };
 
 typedef struct {
     bn_place at;
-    int64_t pitch[BN_OPERANDS]; /* from row to row */
-    int64_t step[BN_OPERANDS];  /* from repeat to repeat */
-    int64_t apart[BN_OPERANDS]; /* from channel to channel */
+    int64_t next_row[BN_OPERANDS];
+    int64_t next_repeat[BN_OPERANDS];
+    int64_t next_channel[BN_OPERANDS];
     int64_t repeats, channels, cols;
     int rows;
     int64_t ahead[BN_OPERANDS];
@@ -80,13 +80,12 @@ typedef struct {
     bn_layout layout;
 } bn_coefs;
 
-/* Sums by columns, in planes of `stride` doubles: `n` planes, one for each sum of the formula.
- * For BN_F64 only, `n` planes of compensations follow; they hold what rounding took from the
- * sums. (The other types sum floats in doubles and lose nothing that matters.) `group` is scratch
- * for a kernel: `n` planes in the arithmetic type, `stride` numbers apart, with room for a unit
- * more than the columns. BN_PAD: kernels may add zeros to this many columns after the last.
- * BN_PAD is more than a unit, which has at most 32 columns (2-byte elements in a register of 64
- * bytes). */
+/* Sums by columns, in planes of `stride` doubles: `n` planes, one for each sum of the formula. For
+ * BN_F64 only, `n` planes of compensations follow; they hold what rounding took from the sums. (The
+ * other types sum floats in doubles and lose nothing that matters.) `group` is scratch for a
+ * kernel: `n` planes in the arithmetic type, `stride` numbers apart, with room for a unit more than
+ * the columns. BN_PAD: kernels may add zeros to this many columns after the last. BN_PAD is more
+ * than a unit, which has at most 32 columns (2-byte elements in a register of 64 bytes). */
 enum { BN_PAD = 64 };
 
 typedef struct {
@@ -137,5 +136,3 @@ typedef struct {
      * have the same order. */
     int lanes;
 } bn_dtype_kernels;
-
-#endif

@@ -1,7 +1,6 @@
 /* limbs.h: what kernels make and take of exact sums: terms, and the limbs they join. exact.c uses
  * the kernels; state.h says why there are so many limbs. */
-#ifndef BN_LIMBS_H
-#define BN_LIMBS_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -69,5 +68,3 @@ typedef struct {
     /* Carry from each limb to the next. */
     void (*carry)(bn_accumulator *a);
 } bn_exact_kernels;
-
-#endif

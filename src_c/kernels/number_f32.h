@@ -1,6 +1,5 @@
 /* number_f32.h: registers of floats, in which float32, float16 and bfloat16 are computed. */
-#ifndef BN_NUMBER_H
-#define BN_NUMBER_H
+#pragma once
 
 #include "kernels/kernels.h"
 #include "kernels/vec.h"
@@ -49,5 +48,3 @@ INLINE f64v doubles_of(vec v, int h) {
 }
 
 #include "kernels/number.inc"
-
-#endif

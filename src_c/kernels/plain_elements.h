@@ -1,10 +1,5 @@
 /* plain_elements.h: elements stored in their arithmetic type, for f32.c and f64.c. */
-#ifndef BN_PLAIN_ELEMENTS_H
-#define BN_PLAIN_ELEMENTS_H
-
-#ifndef ARITHMETIC
-#include "kernels/number_f32.h"
-#endif
+#pragma once
 
 enum { PACK = 1, PAIRED = false };
 
@@ -32,5 +27,3 @@ INLINE vec to_pack_order(const vec *column, int h) {
 INLINE void to_column_order(const vec *pack, vec *column) {
     column[0] = pack[0];
 }
-
-#endif

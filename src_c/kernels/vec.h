@@ -23,10 +23,8 @@
  *     in_hand                      keeps a value in a register: it is not loaded again for each use
  *     join_pair, split_pair        even and odd elements to and from two registers in order
  *
- * Rounding assumes the default floating-point environment (see fp_mode.h).
- */
-#ifndef BN_VEC_H
-#define BN_VEC_H
+ * Rounding assumes the default floating-point environment (see fp_mode.h). */
+#pragma once
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "bn_ext is written for little-endian machines (bf16 packs, see bf16.c)"
@@ -72,5 +70,3 @@ INLINE void two_sum(f64v *sum, f64v *compensation, f64v term) {
     *compensation += (*sum - (total - added)) + (term - added);
     *sum = total;
 }
-
-#endif

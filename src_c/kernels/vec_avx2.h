@@ -1,7 +1,6 @@
 /* vec_avx2.h: AVX2 with FMA and F16C (x86-64-v3): 32 bytes, in two halves that shuffles do not
  * cross. */
-#ifndef BN_VEC_AVX2_H
-#define BN_VEC_AVX2_H
+#pragma once
 
 #include <immintrin.h>
 
@@ -93,5 +92,3 @@ INLINE f32v split_pair(f32v first, f32v second, int h) {
     const __m256 b = _mm256_permute2f128_ps((__m256)first, (__m256)second, 0x31);
     return (f32v)(h ? _mm256_shuffle_ps(a, b, 0xdd) : _mm256_shuffle_ps(a, b, 0x88));
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* vec_avx512.h: AVX-512 F, BW, DQ and VL with BMI2 (x86-64-v4): 64 bytes, and masks. */
-#ifndef BN_VEC_AVX512_H
-#define BN_VEC_AVX512_H
+#pragma once
 
 #include <immintrin.h>
 
@@ -122,5 +121,3 @@ INLINE f32v split_pair(f32v first, f32v second, int h) {
     const __m512i pick = _mm512_add_epi32(even, _mm512_set1_epi32(h));
     return (f32v)_mm512_permutex2var_ps((__m512)first, pick, (__m512)second);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* vec_neon.h: NEON, which every 64-bit Arm has: 16 bytes. */
-#ifndef BN_VEC_NEON_H
-#define BN_VEC_NEON_H
+#pragma once
 
 #include <arm_neon.h>
 
@@ -34,5 +33,3 @@ INLINE u16h narrow_f16(f32v v) {
 INLINE u32v join_halves(u16h low, u16h high) {
     return (u32v)vcombine_u16((uint16x4_t)low, (uint16x4_t)high);
 }
-
-#endif

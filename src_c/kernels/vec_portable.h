@@ -1,8 +1,6 @@
 /* vec_portable.h: the functions of vec.h in plain C; some of them only for registers of 16 bytes.
- * Each is left out if the instruction set's file has its own and says so (OWN_...).
- */
-#ifndef BN_VEC_PORTABLE_H
-#define BN_VEC_PORTABLE_H
+ * Each is left out if the instruction set's file has its own and says so (OWN_...). */
+#pragma once
 
 #ifndef OWN_LOAD_BYTES
 /* For registers of 16 bytes. Load overlapping words, and combine them in registers. If they were
@@ -37,7 +35,7 @@ INLINE void store_bytes(char *p, u32v v, int64_t n) {
         *(u32v_any *)p = v;
         return;
     }
-#pragma GCC unroll 8
+    UNROLLED
     for (int piece = VEC_BYTES / 2; piece > 1; piece /= 2)
         if (n & piece) {
             memcpy(p, from, (size_t)piece);
@@ -190,6 +188,4 @@ INLINE void join_pair(f32v even, f32v odd, f32v out[2]) {
 INLINE f32v split_pair(f32v first, f32v second, int h) {
     return (f32v){first[h], first[2 + h], second[h], second[2 + h]};
 }
-#endif
-
 #endif

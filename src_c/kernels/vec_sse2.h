@@ -1,6 +1,5 @@
 /* vec_sse2.h: SSE2, which every x86-64 has (baseline): 16 bytes; f16 by integers. */
-#ifndef BN_VEC_SSE2_H
-#define BN_VEC_SSE2_H
+#pragma once
 
 #include <immintrin.h>
 
@@ -40,5 +39,3 @@ INLINE f32v split_pair(f32v first, f32v second, int h) {
     return (f32v)(h ? _mm_shuffle_ps((__m128)first, (__m128)second, 0xdd)
                     : _mm_shuffle_ps((__m128)first, (__m128)second, 0x88));
 }
-
-#endif

@@ -1,8 +1,6 @@
 /* vec_types.h: the types of registers, for an instruction set's file, which defines VEC_BYTES and
- * includes this one.
- */
-#ifndef BN_VEC_TYPES_H
-#define BN_VEC_TYPES_H
+ * includes this one. */
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,6 +20,11 @@
 #else
 #define INLINE static inline __attribute__((always_inline))
 #endif
+
+/* Compilers must be told which loops to unroll. EACH is for those over constants. */
+#define UNROLLED   _Pragma("GCC unroll 8")
+#define ROLLED     _Pragma("GCC unroll 1")
+#define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 
 /* gcc clones a function for constant arguments, even if the function must not be inlined. */
 #if defined(__clang__)
@@ -51,5 +54,3 @@ typedef u16h u16h_any __attribute__((aligned(1), may_alias));
 INLINE u32v select_u32(u32v where, u32v yes, u32v no) {
     return (where & yes) | (~where & no);
 }
-
-#endif

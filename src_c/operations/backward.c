@@ -11,8 +11,7 @@
  *
  * For float64 data, coefficients should be rounded only once, so they are computed in pairs of
  * doubles. For other dtypes, doubles suffice: they are far finer than the floats that coefficients
- * become.
- */
+ * become. */
 #include <math.h>
 
 #include "base/channel.h"

@@ -1,6 +1,5 @@
 /* coefs.h: what operations share, once per channel. */
-#ifndef BN_COEFS_H
-#define BN_COEFS_H
+#pragma once
 
 #include "base/channel.h"
 #include "operations/operation.h"
@@ -26,7 +25,7 @@ static inline void bn_read_or_zeros(const bn_channels *c, int vector, int64_t fr
 /* Set a coefficient of n channels from `from` on, rounded to the arithmetic type. */
 static inline void bn_set_coefs(const bn_channels *c, int coef, int64_t from, int64_t n,
                                 const double *values) {
-    const int64_t at = coef * c->channels + from;
+    const int64_t at = coef * c->problem->channels + from;
     if (in_doubles(c))
         memcpy((double *)c->coefs + at, values, (size_t)n * sizeof *values);
     else
@@ -100,5 +99,3 @@ static inline void bn_set_shift(const bn_channels *c, int coef, int64_t from, in
             beta[i] -= bn_times_low(scale[i], bn_low_of(mean[i]));
     bn_set_coefs(c, coef, from, n, beta);
 }
-
-#endif

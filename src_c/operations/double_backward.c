@@ -19,8 +19,7 @@
  *     diff_diff_dst = scale*g + slope*xc + shift
  *
  * Factors are computed in doubles, even for float64 data: their rounding errors are small next to
- * the errors that the sums of products already have (docs/numerics.md).
- */
+ * the errors that the sums of products already have (docs/numerics.md). */
 #include "operations/coefs.h"
 
 /* What is kept per channel: the part of the mean that the arithmetic type does not hold; and rstd,

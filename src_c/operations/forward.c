@@ -12,13 +12,12 @@
  * that was found. If squares overflow or vanish, their channel is summed again, scaled by a power
  * of two. A few neighboring channels are summed again together.
  *
- *     hi = mean, rounded     scale = gamma*rstd     shift = beta - scale*(mean - hi)
- */
+ *     hi = mean, rounded     scale = gamma*rstd     shift = beta - scale*(mean - hi) */
 #include <math.h>
 #include <string.h>
 
-#include "operations/coefs.h"
 #include "base/sizes.h"
+#include "operations/coefs.h"
 
 /* Values that are kept per channel. PIVOT is multiplied by POWER, a power of two, as the elements
  * are. SPREAD: the largest distance of a sampled element from the first one. */
@@ -46,12 +45,12 @@ enum {
 static const double within_part[SAMPLED_POSITIONS] = {0.41421, 0.73205, 0.23607, 0.64575,
                                                       0.31662, 0.60555, 0.12311, 0.35890};
 
-/* The pivot `from` + step. The step is rounded to a multiple of a unit, 1/32 to 1/16 of the spread.
- * So if elements have few bits, the pivot, the distances from it and their squares have few bits
- * too, and sums are exact. A step that is off by less than a unit does not make a pivot worse.
- * Adding and subtracting `large` rounds to multiples of its last place, a power of two. */
-static double stepped(const bn_channels *c, double from, double step, double spread) {
-    const double large = spread * 0x1p48, to = from + ((step + large) - large);
+/* The pivot `from` + by. What it moves by is rounded to a multiple of a unit, 1/32 to 1/16 of the
+ * spread. So if elements have few bits, the pivot, the distances from it and their squares have few
+ * bits too, and sums are exact. To be off by less than a unit does not make a pivot worse. Adding
+ * and subtracting `large` rounds to multiples of its last place, a power of two. */
+static double moved(const bn_channels *c, double from, double by, double spread) {
+    const double large = spread * 0x1p48, to = from + ((by + large) - large);
     return in_doubles(c) ? to : (double)(float)to;
 }
 
@@ -66,7 +65,7 @@ static void add_sample(const double *first, int64_t n, const double *value, doub
     }
 }
 
-/* Cut the positions into `places` equal parts, and the run likewise. For each i, sample a few
+/* Cut the positions into `samples` equal parts, and the run likewise. For each i, sample a few
  * neighboring elements: at a position of part i, from an element of the run's part i on. */
 static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
@@ -74,25 +73,25 @@ static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
         return;
     const int64_t positions = p->positions, run = p->run;
     const int64_t size = bn_dtype_table[p->dtype].element_bytes;
-    const int64_t places = at_most(positions, run == 1 ? SAMPLED_POSITIONS : SAMPLED_RUNS);
+    const int64_t samples = at_most(positions, run == 1 ? SAMPLED_POSITIONS : SAMPLED_RUNS);
     double *spread = c->value[SPREAD] + from;
     per_channel first, next, sum = {0};
     int64_t count = 0;
     memset(spread, 0, (size_t)n * sizeof *spread);
-    for (int64_t i = 0; i < places; i++) {
-        const double part = ((double)i + (run == 1 ? within_part[i] : 0.5)) / (double)places;
+    for (int64_t i = 0; i < samples; i++) {
+        const double part = ((double)i + (run == 1 ? within_part[i] : 0.5)) / (double)samples;
         const int64_t position = (int64_t)((double)positions * part);
         const int64_t x = (int64_t)((double)run * part);
         for (int64_t k = x; k < run && k < x + SAMPLED_NEIGHBORS; k++, count++) {
-            const bn_vector at = {p->data[BN_SRC] + position * p->pitch[BN_SRC] + k * size,
-                                  p->apart[BN_SRC], p->dtype};
+            const bn_vector at = {p->data[BN_SRC] + position * p->next_position[BN_SRC] + k * size,
+                                  p->next_channel[BN_SRC], p->dtype};
             vector_read(&at, from, n, count ? next : first);
             if (count)
                 add_sample(first, n, next, sum, spread);
         }
     }
     for (int64_t j = 0; j < n; j++) {
-        const double pivot = stepped(c, first[j], sum[j] / (double)count, spread[j]);
+        const double pivot = moved(c, first[j], sum[j] / (double)count, spread[j]);
         c->value[PIVOT][from + j] = isfinite(pivot) ? pivot : 0;
         c->value[POWER][from + j] = 1;
     }
@@ -134,7 +133,7 @@ static bool wants_another(const bn_channels *c, int64_t i, double sum, double sq
     }
     if (sum * off > 4 * rest) {
         const double deviation = sqrt(rest > 0 ? rest / c->count : 0);
-        const double better = stepped(c, *pivot, off, deviation);
+        const double better = moved(c, *pivot, off, deviation);
         const bool moves = better != *pivot;
         *pivot = better;
         return moves;
@@ -236,7 +235,7 @@ static void prepare_inference(const bn_channels *c, int64_t from, int64_t n) {
         .prepare = {prepare_sums, NULL},                                                           \
         .must_repeat = must_repeat,                                                                \
         .refine = refine,                                                                          \
-        .lows = 1,                                                                                 \
+        .low_rows = 1,                                                                             \
         .finish = finish,                                                                          \
     }
 const bn_operation BN_OF_LEVEL(bn_training)[2] = {TRAINING(NORMALIZE), TRAINING(NORMALIZE_ADD)};

@@ -1,10 +1,9 @@
 /* operation.h: what a call must know of an operation beyond its formulas. */
-#ifndef BN_OPERATION_H
-#define BN_OPERATION_H
+#pragma once
 
 #include "base/bn.h"
-#include "kernels/kernels.h"
 #include "base/sizes.h"
+#include "kernels/kernels.h"
 
 enum { MOST_VALUES = 3 };
 
@@ -16,7 +15,6 @@ typedef double per_channel[BN_CHANNELS_AT_ONCE];
 /* What a call keeps per channel. */
 typedef struct {
     const bn_problem *problem;
-    int64_t channels;
     double count;               /* elements per channel, over all parts */
     bool summed;                /* by this call */
     char *coefs;                /* planes of numbers of the arithmetic type */
@@ -53,10 +51,10 @@ typedef struct {
     bool (*must_repeat)(const bn_channels *c, int64_t from, int64_t n, int round);
     base_formula again;
 
-    /* Turn the kernels' sums into the sums that the caller gets. If there are compensations, `lows`
-     * low parts take their place. */
+    /* Turn the kernels' sums into the sums that the caller gets. If there are compensations, rows
+     * of low parts take their place, so many. */
     bn_channels_function *refine;
-    int lows;
+    int low_rows;
 
     /* From the final sums, make the other coefficients and the vectors. */
     bn_channels_function *finish;
@@ -77,6 +75,4 @@ typedef struct {
 #define BN_DECLARE(level) BN_OPERATIONS_OF(level)
 BN_DECLARE(BN_LEVEL);
 #undef BN_DECLARE
-#endif
-
 #endif

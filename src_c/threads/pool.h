@@ -1,7 +1,6 @@
 /* pool.h: how many threads a call gets, and functions that run work on them. See pool.c and
  * openmp.c. */
-#ifndef BN_POOL_H
-#define BN_POOL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ bn_lesson bn_learn(bn_lesson before, double now, double start, double worked, in
 typedef void bn_piece_work(const void *argument, int64_t piece);
 void bn_run_pieces(int num_threads, int64_t elements, int64_t pieces, bn_piece_work *work,
                    const void *argument);
-
-#endif

@@ -1,6 +1,5 @@
 /* relax.h: how a thread waits for another that is about to finish. */
-#ifndef BN_RELAX_H
-#define BN_RELAX_H
+#pragma once
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -27,5 +26,3 @@ static inline void relax(int *tries) {
     __asm__ volatile("yield");
 #endif
 }
-
-#endif

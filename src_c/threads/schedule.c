@@ -7,7 +7,7 @@
  * "finished": its coefficients are made. The thread that ended the task and all threads that wait
  * for the tile do this in slices. The tile's second tasks wait until the tile is finished. If
  * second tasks are joint, each spans all tiles, and there are as many as suit the threads, because
- * writes need no order. There are three orders of work.
+ * writes need no order. There are three ways through the work.
  *
  *   SOLO     many tiles, of which the last-level cache holds one per thread: a thread takes a
  *            tile from start to end, so that what it has summed is still in its own cache when it
@@ -23,14 +23,12 @@
  * each thread has a share of the items, the same at every call and in both passes for the sake of
  * its cache. When its share is done, it takes from the others' shares. A task waits only for tasks
  * and slices that threads have already taken, so every wait ends, however few threads the runtime
- * delivers, even one.
- */
+ * delivers, even one. */
 #include "threads/schedule.h"
 
 #include <stdatomic.h>
 
 #include "base/machine.h"
-#include "base/memory.h"
 #include "base/sizes.h"
 #include "threads/pool.h"
 #include "threads/relax.h"
@@ -44,7 +42,7 @@ bn_call_facts bn_last_call(void) {
 /* ---- the work of one call ---------------------------------------------- */
 
 enum { FIRST_PASS, SECOND_PASS, BOTH_PASSES };
-typedef enum { SOLO, PHASES, LIST } order_of_work;
+typedef enum { SOLO, PHASES, LIST } way_of_work;
 enum { SOLO_TILES = 4 }; /* per thread, so that no thread waits long for the last tiles */
 
 /* The next item of one thread's share, in a cache line of its own. */
@@ -59,70 +57,70 @@ typedef struct {
 } progress;
 
 typedef struct {
-    const bn_schedule *s;
-    order_of_work order;
+    const bn_schedule *s; /* if fewer threads come, they take the shares of the missing ones */
+    const bn_stages *stages;
+    const void *work;
+    way_of_work way;
     int64_t ahead; /* LIST: tiles that are summed before the first is written */
-    int threads;   /* as asked for; if fewer come, they take the shares of the missing threads */
     atomic_int entered;
     progress *tile;
     cursor *cursors; /* (BOTH_PASSES, threads) */
-    char *scratch;   /* each thread's */
 } bn_team;
 
-static void finish_slices(bn_team *team, void *scratch, int64_t tile) {
+static void finish_slices(bn_team *team, int me, int64_t tile) {
     const bn_schedule *s = team->s;
     progress *p = &team->tile[tile];
     while (atomic_load_explicit(&p->next_slice, memory_order_relaxed) < s->slices) {
         const int64_t slice = atomic_fetch_add_explicit(&p->next_slice, 1, memory_order_relaxed);
         if (slice < s->slices) {
-            s->finish(s->work, scratch, tile, slice);
+            team->stages->finish(team->work, me, tile, slice);
             atomic_fetch_sub_explicit(&p->unfinished, 1, memory_order_release);
         }
     }
 }
 
-static void wait_for_tile(bn_team *team, void *scratch, int64_t tile) {
+static void wait_for_tile(bn_team *team, int me, int64_t tile) {
     progress *p = &team->tile[tile];
     int tries = 0;
     while (atomic_load_explicit(&p->left, memory_order_acquire))
         relax(&tries);
-    finish_slices(team, scratch, tile);
+    finish_slices(team, me, tile);
     while (atomic_load_explicit(&p->unfinished, memory_order_acquire))
         relax(&tries);
 }
 
-static void wait_for_all_tiles(bn_team *team, void *scratch) {
+static void wait_for_all_tiles(bn_team *team, int me) {
     for (int64_t tile = 0; tile < team->s->tiles; tile++)
-        wait_for_tile(team, scratch, tile);
+        wait_for_tile(team, me, tile);
 }
 
-static void run_task(bn_team *team, void *scratch, int pass, int64_t tile, int64_t task) {
+static void run_task(bn_team *team, int me, int pass, int64_t tile, int64_t task) {
     const bn_schedule *s = team->s;
     if (pass == SECOND_PASS && s->joint)
-        wait_for_all_tiles(team, scratch);
+        wait_for_all_tiles(team, me);
     else if (pass == SECOND_PASS)
-        wait_for_tile(team, scratch, tile);
-    (pass == FIRST_PASS ? s->first : s->second)(s->work, scratch, tile, task);
+        wait_for_tile(team, me, tile);
+    (pass == FIRST_PASS ? team->stages->first : team->stages->second)(team->work, me, tile, task);
     if (pass == FIRST_PASS &&
         atomic_fetch_sub_explicit(&team->tile[tile].left, 1, memory_order_acq_rel) == 1)
-        finish_slices(team, scratch, tile);
+        finish_slices(team, me, tile);
 }
 
 /* Item i of the list. A round is the sum of tile t and the write of tile t - ahead; the first and
  * the last rounds have only one of the two. */
-static void run_listed(bn_team *team, void *scratch, int64_t i) {
+static void run_listed(bn_team *team, int me, int64_t i) {
     const int64_t n = team->s->tasks, round = i / (2 * n), task = i % (2 * n);
     if (task < n && round < team->s->tiles)
-        run_task(team, scratch, FIRST_PASS, round, task);
+        run_task(team, me, FIRST_PASS, round, task);
     else if (task >= n && round >= team->ahead)
-        run_task(team, scratch, SECOND_PASS, round - team->ahead, 2 * n - 1 - task);
+        run_task(team, me, SECOND_PASS, round - team->ahead, 2 * n - 1 - task);
 }
 
-static void run_tile(bn_team *team, void *scratch, int64_t tile) {
+static void run_tile(bn_team *team, int me, int64_t tile) {
     for (int64_t task = 0; task < team->s->tasks; task++)
-        run_task(team, scratch, FIRST_PASS, tile, task);
+        run_task(team, me, FIRST_PASS, tile, task);
     for (int64_t task = team->s->tasks; task-- > 0;)
-        run_task(team, scratch, SECOND_PASS, tile, task);
+        run_task(team, me, SECOND_PASS, tile, task);
 }
 
 static int64_t tasks_of(const bn_schedule *s, int pass) {
@@ -131,105 +129,89 @@ static int64_t tasks_of(const bn_schedule *s, int pass) {
     return pass == SECOND_PASS && s->joint ? s->joint : s->tiles * s->tasks;
 }
 
+int64_t bn_most_tasks(const bn_schedule *s) {
+    return at_least(tasks_of(s, FIRST_PASS), tasks_of(s, SECOND_PASS));
+}
+
 static int64_t items_of(const bn_team *team, int pass) {
     const bn_schedule *s = team->s;
-    if (team->order == SOLO)
+    if (team->way == SOLO)
         return pass == FIRST_PASS ? s->tiles : 0;
-    if (team->order == LIST)
+    if (team->way == LIST)
         return pass == FIRST_PASS ? 2 * s->tasks * (s->tiles + team->ahead) : 0;
     return tasks_of(s, pass);
 }
 
-static void run_item(bn_team *team, void *scratch, int pass, int64_t item) {
+static void run_item(bn_team *team, int me, int pass, int64_t item) {
     const int64_t n = team->s->tasks, tiles = team->s->tiles;
-    if (team->order == SOLO)
-        run_tile(team, scratch, item);
-    else if (team->order == LIST)
-        run_listed(team, scratch, item);
+    if (team->way == SOLO)
+        run_tile(team, me, item);
+    else if (team->way == LIST)
+        run_listed(team, me, item);
     else if (!team->s->joint)
-        run_task(team, scratch, pass, item / n, item % n);
+        run_task(team, me, pass, item / n, item % n);
     else if (pass == FIRST_PASS)
-        run_task(team, scratch, pass, item % tiles, item / tiles);
+        run_task(team, me, pass, item % tiles, item / tiles);
     else
-        run_task(team, scratch, pass, 0, item);
+        run_task(team, me, pass, 0, item);
 }
 
 /* A thread's work in one pass: its own share, then what is left of the others' shares. With LIST,
  * there is a single share. The second pass goes backwards. */
-static void run_pass(bn_team *team, void *scratch, int pass, int me) {
-    const int shares = team->order == LIST ? 1 : team->threads;
+static void run_pass(bn_team *team, int me, int pass) {
+    const int shares = team->way == LIST ? 1 : team->s->threads;
     const int64_t items = items_of(team, pass);
     for (int turn = 0; turn < shares; turn++) {
         const int whose = (me + turn) % shares;
         const int64_t from = items * whose / shares, to = items * (whose + 1) / shares;
-        atomic_llong *next = &team->cursors[pass * team->threads + whose].next;
+        atomic_llong *next = &team->cursors[pass * team->s->threads + whose].next;
         /* The cursor of a share that is done is only read, so that its line stays in all caches. */
         while (atomic_load_explicit(next, memory_order_relaxed) < to - from) {
             const int64_t i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
             if (i < to - from)
-                run_item(team, scratch, pass, pass == FIRST_PASS ? from + i : to - 1 - i);
+                run_item(team, me, pass, pass == FIRST_PASS ? from + i : to - 1 - i);
         }
     }
 }
 
 static void worker(void *team_, int me) {
     bn_team *team = team_;
-    char *scratch = team->scratch + team->s->scratch_bytes * (size_t)me;
     atomic_fetch_add(&team->entered, 1);
-    team->s->start(team->s->work, scratch);
-    run_pass(team, scratch, FIRST_PASS, me);
-    run_pass(team, scratch, SECOND_PASS, me);
-    if (team->s->end)
-        team->s->end(team->s->work, scratch);
+    run_pass(team, me, FIRST_PASS);
+    run_pass(team, me, SECOND_PASS);
+    team->stages->end(team->work, me);
     if (!team->s->second && team->s->slices > 1)
-        wait_for_all_tiles(team, scratch);
+        wait_for_all_tiles(team, me);
 }
 
-static int64_t most_tasks(const bn_schedule *s) {
-    return at_least(tasks_of(s, FIRST_PASS), tasks_of(s, SECOND_PASS));
+int64_t bn_schedule_bytes(const bn_schedule *s) {
+    return BOTH_PASSES * s->threads * (int64_t)sizeof(cursor) +
+           s->tiles * (int64_t)sizeof(progress);
 }
 
-static int team_size(const bn_schedule *s, int threads) {
-    return (int)at_most(threads, most_tasks(s));
-}
-
-static size_t lay_out_team(bn_team *team, char *memory) {
-    const bn_schedule *s = team->s;
-    size_t used = 0;
-    team->tile = lay_out(memory, &used, s->tiles, sizeof *team->tile);
-    team->cursors = lay_out(memory, &used, BOTH_PASSES * team->threads, sizeof *team->cursors);
-    team->scratch = lay_out(memory, &used, team->threads, (int64_t)s->scratch_bytes);
-    return used;
-}
-
-int64_t bn_schedule_bytes(const bn_schedule *s, int threads) {
-    bn_team team = {.s = s, .threads = team_size(s, threads)};
-    return (int64_t)lay_out_team(&team, NULL);
-}
-
-static order_of_work order_of(const bn_schedule *s, int threads) {
+static way_of_work way_of(const bn_schedule *s) {
     const int64_t cache = bn_last_level_bytes() / 2;
     if (!s->first || !s->second || s->tiles == 1 || s->joint)
         return PHASES;
-    if (s->tiles >= SOLO_TILES * threads && threads * s->tile_bytes <= cache)
+    if (s->tiles >= SOLO_TILES * s->threads && s->threads * s->tile_bytes <= cache)
         return SOLO;
     return s->tiles * s->tile_bytes <= cache ? PHASES : LIST;
 }
 
-void bn_schedule_execute(const bn_schedule *s, int threads, void *memory) {
-    threads = team_size(s, threads);
-    bn_team team = {.s = s, .threads = threads, .order = order_of(s, threads)};
-    team.ahead = threads > 1 ? at_most(ceil_div(threads, s->tasks), s->tiles) : 0;
-    lay_out_team(&team, memory);
+void bn_schedule_execute(const bn_schedule *s, const bn_stages *stages, const void *work,
+                         void *memory) {
+    bn_team team = {.s = s, .stages = stages, .work = work, .way = way_of(s), .cursors = memory};
+    team.tile = (progress *)(team.cursors + BOTH_PASSES * s->threads);
+    team.ahead = s->threads > 1 ? at_most(ceil_div(s->threads, s->tasks), s->tiles) : 0;
     for (int64_t t = 0; t < s->tiles; t++) {
         atomic_init(&team.tile[t].left, s->first ? s->tasks : 0);
         atomic_init(&team.tile[t].next_slice, 0);
         atomic_init(&team.tile[t].unfinished, s->slices);
     }
-    for (int i = 0; i < BOTH_PASSES * threads; i++)
+    for (int i = 0; i < BOTH_PASSES * s->threads; i++)
         atomic_init(&team.cursors[i].next, 0);
 
-    bn_run_team(threads, worker, &team);
+    bn_run_team(s->threads, worker, &team);
 
-    last_call = (bn_call_facts){atomic_load(&team.entered), most_tasks(s), s->joint};
+    last_call = (bn_call_facts){atomic_load(&team.entered), bn_most_tasks(s), s->joint};
 }

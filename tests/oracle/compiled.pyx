@@ -50,9 +50,9 @@ cdef extern from "kernels/kernels.h" nogil:
 
     ctypedef struct bn_box:
         bn_place at
-        int64_t pitch[BN_OPERANDS]
-        int64_t step[BN_OPERANDS]
-        int64_t apart[BN_OPERANDS]
+        int64_t next_row[BN_OPERANDS]
+        int64_t next_repeat[BN_OPERANDS]
+        int64_t next_channel[BN_OPERANDS]
         int64_t repeats, channels, cols
         int rows
         int64_t ahead[BN_OPERANDS]
@@ -170,13 +170,13 @@ cdef bn_box box_of(box) except *:
     cdef bn_box b
     cdef int i
     memset(&b, 0, sizeof(b))
-    addresses, b.at.bit, pitches, steps, aparts, b.rows, b.repeats, b.channels, b.cols, *flag = box
+    addresses, b.at.bit, rows, repeats, channels, b.rows, b.repeats, b.channels, b.cols, *flag = box
     for i in range(BN_OPERANDS):
         b.at.data[i] = <char *><uintptr_t>addresses[i]
-        b.pitch[i], b.step[i], b.apart[i] = pitches[i], steps[i], aparts[i]
+        b.next_row[i], b.next_repeat[i], b.next_channel[i] = rows[i], repeats[i], channels[i]
     b.nontemporal = any(flag)
     for i in range(BN_OPERANDS):  # as for the next tile: the next channel is prefetched
-        b.ahead[i] = b.apart[i] * b.nontemporal
+        b.ahead[i] = b.next_channel[i] * b.nontemporal
     return b
 
 
@@ -184,8 +184,8 @@ def run_sum_kernel(isa, dtype, name, str how, boxes, const unsigned char[:, ::1]
                    int64_t stride, double[:, ::1] planes, double[:, ::1] group):
     """Run a formula's kernel that sums "columns", "short runs" or "long runs".
 
-    boxes: one or two of (addresses, bit, pitches, steps, aparts, rows, repeats, channels, cols),
-    the distances by operand; to write, then nontemporal. coefs: (COEFS, bytes), each row
+    boxes: one or two of (addresses, bit, distances from row to row, from repeat to repeat and from
+    channel to channel, rows, repeats, channels, cols), distances by operand; to write, then nontemporal. coefs: (COEFS, bytes), each row
     `stride` numbers. planes: the sums, laid out as in kernels.h; group: an array of the same size,
     as scratch memory, for columns. Nothing is checked.
     """

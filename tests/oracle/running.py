@@ -99,7 +99,7 @@ class Memory:
 def _box(
     operands: Mapping[str, Any], row: int, distances: tuple[int, int, int], *sizes: int | bool
 ) -> Box:
-    """From a row of 2-D views on, a box with pitch, step and channels so many rows apart."""
+    """From a row of 2-D views on, a box whose rows, repeats and channels are so many rows apart."""
     views = [operands[name] for name in OPERANDS]
     bit = next((a.start + row * a.strides[0] for a in views if isinstance(a, Bits)), 0)
     apart = [[n * a.strides[0] for a in views] for n in distances]

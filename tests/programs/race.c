@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "arrays/copies.h"
 #include "count_again.h"
 #include "base/machine.h"
 

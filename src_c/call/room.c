@@ -1,0 +1,74 @@
+/* room.c: gets the memory of a call. It is one allocation: with two large ones, the C library might
+ * return the pages to the system at every call.
+ *
+ *     coefficients, sums and values by channel | sums of chunks | progress of threads |
+ *     of each thread: coefficients by columns, sums by columns, or limbs */
+#include "call/room.h"
+
+#include "base/memory.h"
+
+static void lay_out_scratch(const bn_room *room, bn_scratch *s, char *memory, size_t *used) {
+    const bn_plan *plan = room->plan;
+    const int n = bn_sum_count(plan->formula[SUM]);
+    for (int pass = 0; pass < PASSES; pass++) {
+        const int64_t ring = pass == WRITE && plan->ring ? plan->ring + LINE_BYTES : 0;
+        s->from[pass] = -1;
+        s->expanded[pass] =
+            lay_out(memory, used, plan->coef_planes * at_least(plan->columns[pass], ring),
+                    plan->number_bytes);
+    }
+    s->sums.stride = round_up(plan->columns[SUM] + BN_PAD, LINE_BYTES / sizeof(double));
+    const int64_t columns = plan->passes & SUMS && plan->columns[SUM] ? s->sums.stride : 0;
+    s->sums.plane = lay_out(memory, used, plan->sum_planes * columns, sizeof(double));
+    s->sums.group = lay_out(memory, used, n * columns, plan->number_bytes);
+    s->sums.n = n;
+    if (plan->exact) {
+        bn_lay_out_exact(&s->exact, plan->problem, plan->kernels, plan->formula[SUM],
+                         plan->by_runs[SUM], exact_positions(plan), plan->channels_per_tile, memory,
+                         used);
+        s->exact.state = room->state;
+        s->exact.alone = plan->schedule.threads == 1;
+    }
+}
+
+/* If `memory` is NULL, the bytes are only counted. */
+static void lay_out_all(bn_room *room, char *memory, size_t *used) {
+    const bn_plan *plan = room->plan;
+    bn_channels *c = &room->channels;
+    const int64_t n = plan->problem->channels, planes = plan->sum_planes;
+    c->coefs = lay_out(memory, used, plan->coef_planes * n, plan->number_bytes);
+    c->sums.plane = lay_out(memory, used, planes * n, sizeof(double));
+    for (int i = 0; i < plan->operation->values; i++)
+        c->value[i] = lay_out(memory, used, n, sizeof(double));
+    room->partial = c->sums.plane;
+    if (plan->passes & SUMS && plan->order.chunks > 1)
+        room->partial = lay_out(memory, used, plan->order.chunks * planes * n, sizeof(double));
+    room->state = lay_out(memory, used, plan->exact, sizeof *room->state);
+    room->progress = lay_out(memory, used, 1, bn_schedule_bytes(&plan->schedule));
+    room->scratch = lay_out(memory, used, plan->schedule.threads, sizeof *room->scratch);
+    for (int i = 0; i < plan->schedule.threads; i++) {
+        bn_scratch counted;
+        lay_out_scratch(room, memory ? &room->scratch[i] : &counted, memory, used);
+    }
+}
+
+bool bn_take_room(bn_room *room, const bn_plan *plan) {
+    const bn_problem *p = plan->problem;
+    char *memory = NULL;
+    *room = (bn_room){
+        .plan = plan,
+        .channels = {.problem = p,
+                     .count = plan->count,
+                     .summed = plan->passes & SUMS,
+                     .sums = {.stride = p->channels, .n = bn_sum_count(plan->formula[SUM])}},
+    };
+    for (int round = 0; round < 2; round++) {
+        size_t bytes = 0;
+        lay_out_all(room, memory, &bytes);
+        if (round == 0 && !(memory = line_aligned(bytes, &room->to_free)))
+            return false;
+    }
+    if (plan->exact)
+        *room->state = bn_state_sums(p, plan->operation->formulas[SUM]);
+    return true;
+}

@@ -1,0 +1,29 @@
+/* room.h: the memory of a call, all of it. See room.c. */
+#pragma once
+
+#include "call/plan.h"
+#include "exact/exact.h"
+
+/* A thread's own memory. A thread may alternate between the two passes, on different tiles, so each
+ * pass keeps its own coefficients. */
+typedef struct {
+    _Alignas(
+        LINE_BYTES) int64_t from[PASSES]; /* the channel whose coefficients come first, or -1 */
+    bn_coefs coefs[PASSES];
+    char *expanded[PASSES]; /* room for coefficients that kernels lay out */
+    bn_sums sums;
+    bn_exact exact;
+} bn_scratch;
+
+typedef struct {
+    const bn_plan *plan;
+    bn_channels channels;
+    double *partial;       /* (chunks, planes, channels); if there is one chunk, channels.sums */
+    bn_accumulator *state; /* of exact sums; threads add to it */
+    bn_scratch *scratch;   /* of each thread */
+    void *progress;        /* schedule.c's */
+    char *to_free;
+} bn_room;
+
+/* Get a plan's memory; false if there is not enough. The caller frees to_free. */
+bool bn_take_room(bn_room *room, const bn_plan *plan);
