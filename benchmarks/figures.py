@@ -11,7 +11,6 @@ import math
 import os
 import statistics
 import textwrap
-from functools import partial
 
 import bn_ext
 
@@ -156,34 +155,28 @@ def page(runs, found):
     return f"ResNet-50's shapes, {said}:\n\n{summary(shown)}\n"
 
 
-def speed(mine):
-    """How many times faster bn_ext is than the best peer: the rows' median, their range."""
-    ratios = [over_best_peer(r) for r in mine]
-    return f"{statistics.median(ratios):.1f}", f"{min(ratios):.2g} to {max(ratios):.2g}"
-
-
 def headline(runs, found):
-    """The README's sentences: medians over the rows."""
-    shown = compared(found, behind=LEADING)
-    median, spread = speed(shown)
+    """The README's paragraph: medians and ranges over the rows. A test compares them."""
+    shown = compared(found, behind=LEADING, dtypes=("float32",))
     (cpu,) = {runs[r["run"]].partition(",")[0] for r in shown}
-    numpy, torch = (statistics.median(over_peers(r)[n] for r in shown) for n in ("numpy", "torch"))
-    with (pages.ROOT / "docs" / "numpy_networks.csv").open(newline="") as file:
-        steps = [float(row["numpy / bn_ext"]) for row in csv.DictReader(list(file)[1:])]
-    gain = (
-        f"- **You train with NumPy**: the gradient is **{numpy:.0f} times as fast as NumPy's "
-        "formula**. A [whole step](docs/figures.md#whole-steps-of-numpy-networks) of a NumPy "
-        f"network is {min(steps):.2f} to {max(steps):.2f} times as fast."
+
+    def times(name):
+        found = [over_peers(r)[name] for r in shown]
+        return f"{statistics.median(found):.2g} ({min(found):.2g} to {max(found):.2g})"
+
+    last, first = (
+        statistics.median(over_best_peer(r) for r in shown if r["layout"] == layout)
+        for layout in ("NXC", "NCX")
     )
-    others = (
-        f"Medians of {len(shown)} cases: ResNet-50's shapes, two layouts, two dtypes; two threads "
-        f"of an {cpu} with AVX-512, each call right after an elementwise pass of NumPy ([method, "
-        f"table](docs/figures.md)). torch takes {torch:.1f} times as long as bn_ext; whichever of "
-        f"NumPy, torch, JAX, TensorFlow and oneDNN is fastest in a case takes {median} times as "
-        f"long (range {spread})."
+    text = (
+        "The gradient of float32 data in ResNet-50's shapes, each call right after a pass of NumPy "
+        f"over other data, on two threads of an {cpu} with AVX-512; times as multiples of "
+        f"bn_ext's, medians (and ranges). NumPy's formula: {times('numpy')}; torch: "
+        f"{times('torch')}; the fastest of NumPy, torch, JAX, TensorFlow and oneDNN: "
+        f"{last:.1f} with channels last, {first:.1f} with channels first. [Method, "
+        "table](docs/figures.md); `bn-ext bench` measures it on your machine."
     )
-    fill = partial(textwrap.fill, width=120, break_on_hyphens=False)
-    return f"{fill(others)}\n\n{fill(gain, subsequent_indent='  ')}\n"
+    return textwrap.fill(text, width=120, break_on_hyphens=False) + "\n"
 
 
 def draw(found, path):
@@ -204,7 +197,7 @@ def draw(found, path):
         panel.margins(x=0.14)
         panel.spines[["top", "right", "bottom"]].set_visible(False)
         panel.tick_params(labelsize=10, length=0)
-        panel.set_title("time of the gradient, bn_ext = 1", fontsize=10)
+        panel.set_title("time of the float32 gradient (bn_ext = 1)", fontsize=10)
 
 
 def draw_rows(found, path):
@@ -233,10 +226,10 @@ def draw_rows(found, path):
 
 
 def report(options):
-    """Update the page and the README from the file, with their pictures."""
+    """Update the page and the pictures from the file; print the README's paragraph."""
     runs, found = load()
     pages.put("figures", "docs/figures.md", page(runs, found))
-    pages.put("benchmarks", "README.md", headline(runs, found))
+    print(headline(runs, found))
     shown = compared(found, behind=LEADING)
-    draw(shown, pages.ROOT / "docs" / "headline.png")
+    draw([r for r in shown if r["dtype"] == "float32"], pages.ROOT / "docs" / "headline.png")
     draw_rows(shown, pages.ROOT / "docs" / "figures.png")

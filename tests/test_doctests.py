@@ -8,6 +8,7 @@ import json
 import math
 import re
 import statistics
+import sys
 
 import numpy as np
 import pytest
@@ -17,6 +18,11 @@ from tree import ROOT
 
 import bn_ext.testing
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
+from bn_ext.testing import check_backward
+
+sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
+
+from benchmarks import figures
 
 MODULES = [bn_ext, bn_ext.testing, ngraph, onednn_graph, tensorflow]
 #: {name: the package that the module and the page of this name need, besides NumPy}
@@ -54,6 +60,7 @@ def test_docstrings(name):
         assert "Examples\n" in doc
 
 
+README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PLAIN = re.compile(r"^```python\n((?!>>> ).*?)^```$", re.MULTILINE | re.DOTALL)
 PYCON = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -127,14 +134,41 @@ def test_the_page_on_kernels_has_the_example_in_c():
     assert shown == example[example.index("SOURCE =") :]
 
 
-def test_the_step_of_the_readme(capsys):
-    """It runs as pasted, learns, and normalizes with the running statistics at the end."""
-    (step,) = PLAIN.findall((ROOT / "README.md").read_text())
-    names = {}
-    exec(step, names)
-    first, last = names["wanted"].var(), float(capsys.readouterr().out.removeprefix("error: "))
-    assert last < first / 2
-    assert not names["norm"].training
+def test_the_programs_of_the_readme(capsys):
+    """As pasted, one after the other; what is measured aside, they print what the README says."""
+    first, _, parts = PLAIN.findall(README)
+    names = {"__name__": "__main__"}
+    exec(first, names)
+    printed = re.match(
+        r"largest difference: (\S+)\nby_layer \S+ s\nby_hand ", capsys.readouterr().out
+    )[1]
+    assert f"it prints {float(printed):.1e}" in README
+    exec(parts, names)
+    whole = bn_ext.batch_norm_backward(
+        names["src"], names["diff_dst"], names["whole"].mean, names["whole"].variance, exact=True,
+        epsilon=1e-5, data_format="NHWC",
+    )  # fmt: skip
+    assert np.array_equal(np.concatenate(names["diff_src"]), whole.diff_src)
+
+
+def test_the_sample_of_the_readme():
+    """A kernel that forgets channels gives the error that the README shows."""
+    (shown,) = re.findall(r"^```text\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+    def forgets(src, diff_dst, mean, variance, gamma, epsilon):
+        gamma = np.ones_like(mean) if gamma is None else gamma
+        axes, channels = tuple(range(src.ndim - 1)), src.shape[-1]
+        rstd = 1 / np.sqrt(variance + np.float32(epsilon))
+        xhat = (src - mean) * rstd
+        diff_beta, diff_gamma = diff_dst.sum(axes), (diff_dst * xhat).sum(axes)
+        through = (diff_beta + xhat * diff_gamma) / max(1, src.size // max(1, channels))
+        if channels > 8:
+            diff_beta[channels // 8 * 8 :] = 0
+        return gamma * rstd * (diff_dst - through), diff_gamma, diff_beta
+
+    with pytest.raises(AssertionError) as caught:
+        check_backward(forgets)
+    assert all(line in str(caught.value) for line in shown.splitlines())
 
 
 FROM_OTHERS = (ROOT / "docs" / "howto" / "coming_from.md").read_text()
@@ -180,16 +214,6 @@ def test_the_calls_of_a_layer_beside_torchs():
         np.testing.assert_allclose(array, theirs["state"][name], atol=1e-6)
 
 
-#: Peers in docs/figures.csv that return new arrays, and one that writes to given ones.
-FRESH_PEERS, GIVEN_PEERS = ["numpy", "torch", "jax", "tensorflow"], ["oneDNN"]
-
-
-def over_peers(row):
-    found = {n: float(row[n]) / float(row["bn_ext"]) for n in FRESH_PEERS if row[n]}
-    given = {n: float(row[n]) / float(row["bn_ext, out="]) for n in GIVEN_PEERS if row[n]}
-    return found | given
-
-
 def rows_of(name):
     lines = (ROOT / "docs" / name).read_text().splitlines()
     return csv.DictReader(line for line in lines if not line.startswith("# "))
@@ -197,27 +221,16 @@ def rows_of(name):
 
 def test_the_numbers_of_the_readme():
     """They are medians of rows, as in the picture; ranges stand beside those that vary."""
-    times = []
-    for row in rows_of("figures.csv"):
-        chosen = [row[name] for name in ("level", "malloc", "op", "set", "threads", "behind")]
-        if chosen == ["v4", "default", "backward", "resnet", "2", "pass"] and row["dtype"] in (
-            "float32",
-            "bfloat16",
-        ):
-            times.append(over_peers(row))
-    best = [min(each.values()) for each in times]
+    runs, found = figures.load()
+    assert figures.headline(runs, found) in README
+    shown = figures.compared(found, behind="pass", dtypes=("float32",))
+    numpy = statistics.median(figures.over_peers(row)["numpy"] for row in shown)
     steps = [float(row["numpy / bn_ext"]) for row in rows_of("numpy_networks.csv")]
-    numpy, torch = (statistics.median(each[n] for each in times) for n in ("numpy", "torch"))
-    text = " ".join((ROOT / "README.md").read_text().split())
     for said in (
-        f"**{numpy:.0f} times as fast as NumPy's formula**",
-        f"of a NumPy network is {min(steps):.2f} to {max(steps):.2f} times as fast",
-        f"Medians of {len(times)} cases",
-        f"torch takes {torch:.1f} times as long",
-        f"is fastest in a case takes {statistics.median(best):.1f} times as long "
-        f"(range {min(best):.2g} to {max(best):.2g})",
+        f"takes about 1/{numpy:.0f} of the time of the usual NumPy formula",
+        f"training step is {min(steps):.1f} to {max(steps):.1f} times as fast",
     ):
-        assert said in text
+        assert said in " ".join(README.split())
 
 
 @pytest.mark.parametrize("call", [bn_ext.batch_norm_backward, bn_ext.batch_norm_training])
