@@ -216,7 +216,8 @@ static bn_schedule schedule_of(const bn_plan *plan, int threads) {
         .first = plan->passes & SUMS,
         .second = plan->passes & RESULTS && !plan->at_once,
     };
-    s.threads = (int)at_most(threads, bn_most_tasks(&s));
+    s.most = at_least(s.first || !s.joint ? s.tiles * s.tasks : 0, s.joint);
+    s.threads = (int)at_most(threads, s.most); /* more are of no use */
     return s;
 }
 
