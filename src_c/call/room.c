@@ -43,7 +43,8 @@ static void lay_out_all(bn_room *room, char *memory, size_t *used) {
     room->partial = c->sums.plane;
     if (plan->passes & SUMS && plan->order.chunks > 1)
         room->partial = lay_out(memory, used, plan->order.chunks * planes * n, sizeof(double));
-    room->state = lay_out(memory, used, plan->exact, sizeof *room->state);
+    if (plan->exact)
+        room->state = lay_out(memory, used, 1, sizeof *room->state);
     room->scratch = lay_out(memory, used, plan->schedule.threads, sizeof *room->scratch);
     for (int i = 0; i < plan->schedule.threads; i++) {
         bn_scratch counted;
