@@ -98,17 +98,3 @@ bn_sum_order bn_sum_order_of(const bn_problem *p) {
     s.chunks = ceil_div(s.rows, s.chunk_rows) * s.run_chunks;
     return s;
 }
-
-bn_chunk bn_chunk_of(const bn_problem *p, const bn_sum_order *s, int64_t index, int64_t channel,
-                     int64_t n) {
-    const int64_t each = s->chunk_rows * s->row_positions, x = index % s->run_chunks * s->chunk_run;
-    const int64_t position = index / s->run_chunks * each;
-    return (bn_chunk){
-        .position = position,
-        .positions = at_most(each, p->positions - position),
-        .channel = channel,
-        .channels = n,
-        .x = x,
-        .n = at_most(s->chunk_run, p->run - x),
-    };
-}

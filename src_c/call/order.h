@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/bn.h"
+#include "base/sizes.h"
 
 typedef enum { CHANNELS_LAST, SHORT_RUNS, LONG_RUNS } bn_form;
 
@@ -25,5 +26,16 @@ typedef struct {
 } bn_chunk;
 
 /* A chunk of n channels from `channel` on. */
-bn_chunk bn_chunk_of(const bn_problem *p, const bn_sum_order *order, int64_t index, int64_t channel,
-                     int64_t n);
+static inline bn_chunk bn_chunk_of(const bn_problem *p, const bn_sum_order *s, int64_t index,
+                                   int64_t channel, int64_t n) {
+    const int64_t each = s->chunk_rows * s->row_positions, x = index % s->run_chunks * s->chunk_run;
+    const int64_t position = index / s->run_chunks * each;
+    return (bn_chunk){
+        .position = position,
+        .positions = at_most(each, p->positions - position),
+        .channel = channel,
+        .channels = n,
+        .x = x,
+        .n = at_most(s->chunk_run, p->run - x),
+    };
+}

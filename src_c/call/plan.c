@@ -216,7 +216,8 @@ static bn_schedule schedule_of(const bn_plan *plan, int threads) {
         .first = plan->passes & SUMS,
         .second = plan->passes & RESULTS && !plan->at_once,
     };
-    s.threads = (int)at_most(threads, bn_most_tasks(&s));
+    s.most = at_least(s.first || !s.joint ? s.tiles * s.tasks : 0, s.joint);
+    s.threads = (int)at_most(threads, s.most); /* more are of no use */
     return s;
 }
 
@@ -252,9 +253,9 @@ static void divide(bn_plan *plan, int threads) {
 bn_plan bn_plan_of(const bn_problem *p, const bn_operation *operation, bn_passes passes,
                    int threads) {
     const base_formula again = operation->must_repeat ? operation->again : NOTHING;
-    const formula formulas[] = {bn_formula_of(operation->formulas[SUM], p),
-                                bn_formula_of(operation->formulas[WRITE], p),
-                                bn_formula_of(again, p)};
+    const formula sum = bn_formula_of(operation->formulas[SUM], p);
+    const formula write = bn_formula_of(operation->formulas[WRITE], p);
+    const unsigned takes = bn_takes(sum) | bn_takes(write) | bn_takes(bn_formula_of(again, p));
     const bn_dtype_facts *dtype = &bn_dtype_table[p->dtype];
     bn_plan plan = {
         .problem = p,
@@ -264,14 +265,13 @@ bn_plan bn_plan_of(const bn_problem *p, const bn_operation *operation, bn_passes
         .at_once = passes == WHOLE && !operation->writes_need_sums,
         .exact = passes == SUMS && p->state,
         .count = passes != SUMS && p->sums ? p->count : (double)p->positions * (double)p->run,
-        .formula = {formulas[SUM], formulas[WRITE]},
+        .formula = {sum, write},
+        .coef_planes = takes ? 32 - __builtin_clz(takes) : 0, /* up to the last that one takes */
         .element_bytes = dtype->element_bytes,
         .number_bytes = dtype->number_bytes,
     };
     if (!plan.exact)
-        plan.sum_planes = bn_sum_count(formulas[SUM]) * (dtype->compensated ? 2 : 1);
-    for (size_t i = 0; i < sizeof formulas / sizeof *formulas; i++)
-        plan.coef_planes = (int)at_least(plan.coef_planes, bn_coef_planes(formulas[i]));
+        plan.sum_planes = bn_sum_count(sum) * (dtype->compensated ? 2 : 1);
     if (bn_elements(p) > 0) {
         plan.order = bn_sum_order_of(p);
         divide(&plan, threads);

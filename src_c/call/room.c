@@ -1,8 +1,8 @@
 /* room.c: gets the memory of a call. It is one allocation: with two large ones, the C library might
  * return the pages to the system at every call.
  *
- *     coefficients, sums and values by channel | sums of chunks | progress of threads |
- *     of each thread: coefficients by columns, sums by columns, or limbs */
+ *     coefficients, sums and values by channel | sums of chunks |
+ *     of each thread: coefficients by columns, sums by columns, or limbs | progress of tasks */
 #include "call/room.h"
 
 #include "base/memory.h"
@@ -43,13 +43,14 @@ static void lay_out_all(bn_room *room, char *memory, size_t *used) {
     room->partial = c->sums.plane;
     if (plan->passes & SUMS && plan->order.chunks > 1)
         room->partial = lay_out(memory, used, plan->order.chunks * planes * n, sizeof(double));
-    room->state = lay_out(memory, used, plan->exact, sizeof *room->state);
-    room->progress = lay_out(memory, used, 1, bn_schedule_bytes(&plan->schedule));
+    if (plan->exact)
+        room->state = lay_out(memory, used, 1, sizeof *room->state);
     room->scratch = lay_out(memory, used, plan->schedule.threads, sizeof *room->scratch);
     for (int i = 0; i < plan->schedule.threads; i++) {
         bn_scratch counted;
         lay_out_scratch(room, memory ? &room->scratch[i] : &counted, memory, used);
     }
+    room->progress = lay_out(memory, used, 1, bn_schedule_bytes(&plan->schedule));
 }
 
 bool bn_take_room(bn_room *room, const bn_plan *plan) {

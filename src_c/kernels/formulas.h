@@ -155,11 +155,3 @@ static inline formula bn_formula_of(base_formula base, const bn_problem *p) {
                                                           : FROM_SRC;
     return (formula){base, gate};
 }
-
-/* The number of planes of coefficients, up to the last that a formula takes. */
-static inline int bn_coef_planes(formula f) {
-    int planes = 0;
-    while (bn_takes(f) >> planes)
-        planes++;
-    return planes;
-}

@@ -129,10 +129,6 @@ static int64_t tasks_of(const bn_schedule *s, int pass) {
     return pass == SECOND_PASS && s->joint ? s->joint : s->tiles * s->tasks;
 }
 
-int64_t bn_most_tasks(const bn_schedule *s) {
-    return at_least(tasks_of(s, FIRST_PASS), tasks_of(s, SECOND_PASS));
-}
-
 static int64_t items_of(const bn_team *team, int pass) {
     const bn_schedule *s = team->s;
     if (team->way == SOLO)
@@ -213,5 +209,5 @@ void bn_schedule_execute(const bn_schedule *s, const bn_stages *stages, const vo
 
     bn_run_team(s->threads, worker, &team);
 
-    last_call = (bn_call_facts){atomic_load(&team.entered), bn_most_tasks(s), s->joint};
+    last_call = (bn_call_facts){atomic_load(&team.entered), s->most, s->joint};
 }

@@ -11,6 +11,7 @@ typedef struct {
     int64_t tile_bytes; /* what a tile's tasks read */
     int64_t tasks;      /* per tile and pass ... */
     int64_t joint;      /* ... or the joint tasks of the second pass, over all tiles; 0: none */
+    int64_t most;       /* the tasks of the pass that has more */
     int64_t slices;     /* in which a tile is finished; 0: there is nothing to finish */
     bool first, second; /* is there such a pass? */
 } bn_schedule;
@@ -22,9 +23,6 @@ typedef struct {
     bn_stage *finish; /* a slice of a tile whose tasks of the first pass, if any, have ended */
     void (*end)(const void *work, int me); /* once per thread, after all tasks */
 } bn_stages;
-
-/* The tasks of the pass that has more. More threads are of no use. */
-int64_t bn_most_tasks(const bn_schedule *s);
 
 /* How many bytes bn_schedule_execute needs in `memory`, which must start on a cache line. */
 int64_t bn_schedule_bytes(const bn_schedule *s);

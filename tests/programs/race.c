@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "count_again.h"
+#include "arrays/axes.h"
 #include "base/machine.h"
 
 typedef struct {
