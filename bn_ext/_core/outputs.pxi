@@ -141,7 +141,8 @@ cdef object new_array(object shape, object dtype, Call c, Py_ssize_t least):
     cdef Block block = Block.__new__(Block)
     block.data, block.size = <char *>bn_take_block(bytes), bytes
     if block.data == NULL:
-        return allocated(np_empty, shape, dtype)  # its MemoryError names shape and dtype
+        # It may succeed once what is kept is released; its MemoryError names shape and dtype.
+        return allocated(np_empty, shape, dtype)
     PyTraceMalloc_Track(TRACE_DOMAIN, <uintptr_t>block.data, bytes)
     return ndarray(shape, dtype, block)
 

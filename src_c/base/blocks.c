@@ -89,8 +89,6 @@ void *bn_take_block(size_t bytes) {
     pthread_mutex_unlock(&lock);
     if (!m.start)
         m = map_new(bytes);
-    if (!m.start && bn_release_parked())
-        m = map_new(bytes);
     if (!m.start)
         return NULL;
     *(size_t *)m.start = m.bytes;
