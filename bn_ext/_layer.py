@@ -336,9 +336,9 @@ class BatchNorm:
         from_batch, elements = self._from_batch(), data.size // self.channels
         tracking = self._tracking() if from_batch and track else {}
         if not from_batch:
-            mean, variance = self._running()
+            mean, variance = self.running_mean, self.running_variance
             if keep:  # a later pass may update them
-                mean, variance = mean.copy(), variance.copy()
+                mean, variance = np.array(mean), np.array(variance)
             dst = _core.inference(mean=mean, variance=variance, running=True, **options)
         elif self.allreduce:
             total = self._total(Statistics, data)
@@ -400,13 +400,6 @@ class BatchNorm:
         frozen = _core.as_flag(self.frozen, "frozen")
         training = _core.as_flag(self.training, "training") and not frozen
         return training or self.running_mean is None
-
-    def _running(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The running statistics."""
-        return (
-            _core.as_array(self.running_mean, "running_mean"),
-            _core.as_array(self.running_variance, "running_variance"),
-        )
 
     @property
     def _channel_axis(self) -> int:

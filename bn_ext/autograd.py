@@ -584,7 +584,7 @@ class BatchNorm(_layer.BatchNorm):
         tracking = self._tracking() if _core.as_flag(track, "track") else {}
         if self._from_batch():
             return _train(src, *given, exact=self.exact, **tracking)
-        mean, variance = self._running()
+        mean, variance = self.running_mean, self.running_variance
         return _infer(src, mean, variance, *given, self.exact, running=True)
 
     def backward(self, *given: Any, **options: Any) -> Any:

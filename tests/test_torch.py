@@ -828,6 +828,26 @@ def test_forked_workers_of_a_data_loader():
     assert_same([found[0]], [right])
 
 
+@pytest.mark.parametrize("grad", [True, False])
+def test_an_interrupted_pass_is_counted_if_it_updates(monkeypatch, grad):
+    """Python raises a KeyboardInterrupt when the compiled call returns. A refused pass is not."""
+    made, x = BatchNorm1d(3, momentum=None), torch.randn(6, 3, requires_grad=grad)
+    training = _core.training
+    for error in (KeyboardInterrupt, MemoryError):
+
+        def fail(*given, error=error, **options):
+            if error is KeyboardInterrupt:
+                training(*given, **options)
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(_core, "training", fail)
+            with pytest.raises(error):
+                made(x)
+        assert made.num_batches_tracked == 1
+        torch.testing.assert_close(made.running_mean, x.detach().mean(0))
+
+
 # ---- several processes ----------------------------------------------------------------------
 
 

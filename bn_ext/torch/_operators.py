@@ -337,22 +337,32 @@ def _is_transformed() -> bool:
     return transforms or torch.autograd.forward_ad._current_level >= 0
 
 
-def _count(given: Any, outputs: Any, tracked: Tensor | None) -> None:
-    """Count the batch in tracked, and write the running statistics that the operator returns."""
+def _count(run: Any, given: Any, tracked: Tensor | None) -> Any:
+    """Run it; count the batch in tracked, and write the running statistics of an operator.
+
+    The count comes first: Python raises a KeyboardInterrupt after the call that has updated them.
+    """
     if tracked is not None:
         tracked.add_(1)
+    try:
+        outputs = run(*given)
+    except Exception:  # nothing was updated
+        if tracked is not None:
+            tracked.sub_(1)
+        raise
     for old, new in zip(given[4:6], outputs[3:], strict=False):
         if len(new):
             old.copy_(new)
+    return outputs
 
 
 def _differentiable(
     operator: Any, kernel: Any, tensors: int, keep: Any, backward: Any,
-    then: Any = lambda *_: None,
+    through: Any = lambda run, given, _: run(*given),
 ) -> Any:  # fmt: skip
-    """A function that calls an operator with its gradient by its first tensors, and `then`.
+    """A function that calls an operator, `through` another, with its gradient by its first tensors.
 
-    Unless the call is traced, it is an autograd function, which calls `then` before it saves
+    Unless the call is traced, it is an autograd function, which updates and counts before it saves
     tensors: that may raise an error, to end a checkpoint's recomputation. It has a third of the
     operator's overhead if it may call the kernel: if no mode looks at operators and the first
     tensor is a plain Tensor or Parameter on a CPU.
@@ -363,8 +373,7 @@ def _differentiable(
         given = *first, *rest
         if any(ctx.needs_input_grad) and any(t is not None and t.is_inference() for t in first):
             raise RuntimeError("batch_norm: autograd cannot save inference tensors; clone them")
-        output: tuple[Tensor, ...] = run(*given)
-        then(given, output, tracked)
+        output: tuple[Tensor, ...] = through(run, given, tracked)
         keep(ctx, given, output)
         return output
 
@@ -381,9 +390,7 @@ def _differentiable(
         is_plain = is_real and not is_traced and not torch._C._len_torch_dispatch_stack()
         run = kernel if is_plain else operator
         if is_traced or not (torch.is_grad_enabled() or _is_transformed()):
-            output = run(*given)
-            then(given, output, tracked)
-            return output
+            return through(run, given, tracked)
         return function.apply(*given[:tensors], (given[tensors:], run, tracked))
 
     return call
