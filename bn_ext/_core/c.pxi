@@ -144,10 +144,10 @@ cdef extern from "arrays/axes.h" nogil:
         int axis[BN_MAX_AXES]
 
     void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes)
-    ptrdiff_t bn_bytes_of_order(int ndim)
-    void bn_write_order(const bn_view *src, int channel_axis, const bn_axes *axes,
+    ptrdiff_t bn_bytes_of_axes(int ndim)
+    void bn_write_axes(const bn_view *src, int channel_axis, const bn_axes *axes,
                         unsigned char *to)
-    c_bool bn_read_order(const unsigned char *order, const bn_view *src, int channel_axis,
+    c_bool bn_read_axes(const unsigned char *order, const bn_view *src, int channel_axis,
                          bn_axes *axes)
     c_bool bn_follows(const bn_view *view, const bn_axes *axes)
     void bn_set_axes(bn_problem *p, const bn_view *views, const bn_axes *axes,

@@ -221,7 +221,7 @@ cdef object run_call(Call c, object out):
         if status != BN_OK:
             raise MemoryError("bn_ext: not enough memory for sums and coefficients")
     if c.facts.is_forward and has(c, WORKSPACE):
-        bn_write_order(&c.view[SRC], c.channel_axis, &c.axes, order_in_workspace(c))
+        bn_write_axes(&c.view[SRC], c.channel_axis, &c.axes, axes_in_workspace(c))
     return result
 
 

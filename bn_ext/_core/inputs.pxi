@@ -146,7 +146,7 @@ cdef object wrong_vector(Call c, int role):
 
 # ---- bits and sums --------------------------------------------------------------
 
-cdef inline unsigned char *order_in_workspace(Call c) noexcept:
+cdef inline unsigned char *axes_in_workspace(Call c) noexcept:
     """The order of the bits, behind them."""
     cdef Py_ssize_t bits = bn_bytes_of_bits(c.elements * c.channels)
     return <unsigned char *>c.view[WORKSPACE].data + bits
@@ -156,7 +156,7 @@ cdef int check_workspace(Call c) except -1:
     """Check the workspace: one bit for each element, and their order. The forward pass writes it. The
     backward pass reads it, and walks all operands in that order."""
     cdef const bn_view *view = &c.view[WORKSPACE]
-    cdef Py_ssize_t order = bn_bytes_of_order(c.view[SRC].ndim)
+    cdef Py_ssize_t order = bn_bytes_of_axes(c.view[SRC].ndim)
     cdef Py_ssize_t size = bn_bytes_of_bits(c.elements * c.channels) + order
     dtype = dtype_of_array(array_of(c, WORKSPACE))
     if dtype != UINT8 or view.itemsize != 1:
@@ -172,7 +172,7 @@ cdef int check_workspace(Call c) except -1:
         )
     if c.facts.is_forward:
         return check_writable(c, WORKSPACE)
-    if not bn_read_order(order_in_workspace(c), &c.view[SRC], c.channel_axis, &c.axes):
+    if not bn_read_axes(axes_in_workspace(c), &c.view[SRC], c.channel_axis, &c.axes):
         raise ValueError(
             f"workspace: expected what a forward pass wrote for {input_name(c, SRC)} of shape "
             f"{shape_of(&c.view[SRC])} with the channels on axis {c.channel_axis}, got one that "

@@ -72,6 +72,7 @@ def _with_options(function: Callable[_Given, _Result]) -> Callable[_Given, _Resu
         if name in names.__annotations__
     ]
     function.__signature__ = seen.replace(parameters=[*own, *named])  # type: ignore[attr-defined]
+
     @wraps(function)
     def check(*given: _Given.args, **options: _Given.kwargs) -> _Result:
         __tracebackhide__ = True

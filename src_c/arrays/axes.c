@@ -23,7 +23,7 @@ static int sort_moving(const bn_view *view, int moving[BN_MAX_AXES]) {
 
 static void add_axis(bn_axes *axes, int axis, int channel_axis) {
     if (axis == channel_axis)
-        axes->channel_place = axes->n;
+        axes->channel = axes->n;
     axes->axis[axes->n++] = axis;
 }
 
@@ -31,7 +31,7 @@ void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes) {
     int moving[BN_MAX_AXES];
     sort_moving(src, moving);
     axes->n = 0;
-    axes->channel_place = -1;
+    axes->channel = -1;
     for (int axis = 0, next = 0; axis < src->ndim; axis++)
         if (src->shape[axis] != 1)
             add_axis(axes, src->strides[axis] == 0 ? axis : moving[next++], channel_axis);
@@ -46,7 +46,7 @@ static uint64_t hash_of_shape(const bn_view *view) {
     return hash;
 }
 
-void bn_write_order(const bn_view *src, int channel_axis, const bn_axes *axes, unsigned char *to) {
+void bn_write_axes(const bn_view *src, int channel_axis, const bn_axes *axes, unsigned char *to) {
     const uint64_t hash = hash_of_shape(src);
     int order[BN_MAX_AXES], n = 0;
     for (; n < axes->n; n++)
@@ -60,12 +60,11 @@ void bn_write_order(const bn_view *src, int channel_axis, const bn_axes *axes, u
     }
 }
 
-bool bn_read_order(const unsigned char *order, const bn_view *src, int channel_axis,
-                   bn_axes *axes) {
+bool bn_read_axes(const unsigned char *order, const bn_view *src, int channel_axis, bn_axes *axes) {
     const uint64_t hash = hash_of_shape(src);
     bool seen[BN_MAX_AXES] = {false};
     axes->n = 0;
-    axes->channel_place = -1;
+    axes->channel = -1;
     for (int k = 0; k < src->ndim; k++) {
         const int axis = order[2 * k] & ~CHANNELS;
         const bool marked = order[2 * k] & CHANNELS;
@@ -80,7 +79,7 @@ bool bn_read_order(const unsigned char *order, const bn_view *src, int channel_a
 }
 
 bool bn_follows(const bn_view *view, const bn_axes *axes) {
-    const int channel = axes->channel_place;
+    const int channel = axes->channel;
     ptrdiff_t next = view->itemsize;
     int k = axes->n - 1;
     for (; k > channel; k--) {
@@ -109,7 +108,7 @@ bool bn_follows(const bn_view *view, const bn_axes *axes) {
 void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_axes *axes,
                  int channel_axis) {
     const bn_view *src = &views[BN_SRC];
-    const int channel = axes->channel_place;
+    const int channel = axes->channel;
     p->positions = p->run = 1;
     p->channels = src->shape[channel_axis];
     for (int k = 0; k < channel; k++)

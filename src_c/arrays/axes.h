@@ -26,7 +26,7 @@ typedef struct {
 typedef struct {
     int n;                 /* axes longer than 1 */
     int axis[BN_MAX_AXES]; /* slowest first */
-    int channel_place;     /* index of the channel axis in `axis`, or -1 if it is dropped */
+    int channel;           /* index of the channel axis in `axis`, or -1 if it is dropped */
 } bn_axes;
 
 static inline ptrdiff_t bytes_apart(ptrdiff_t stride) {
@@ -37,14 +37,14 @@ void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes);
 
 /* An order of axes as bytes: two for each axis, slowest first, those of length 1 last: the axis,
  * plus 128 if it is the channel axis, and the next byte of a hash of src's shape. */
-static inline ptrdiff_t bn_bytes_of_order(int ndim) {
+static inline ptrdiff_t bn_bytes_of_axes(int ndim) {
     return 2 * (ptrdiff_t)ndim;
 }
 
-void bn_write_order(const bn_view *src, int channel_axis, const bn_axes *axes, unsigned char *to);
+void bn_write_axes(const bn_view *src, int channel_axis, const bn_axes *axes, unsigned char *to);
 
-/* Set `axes` to an order that bn_write_order wrote. False if the bytes are none for src. */
-bool bn_read_order(const unsigned char *order, const bn_view *src, int channel_axis, bn_axes *axes);
+/* Set `axes` to an order that bn_write_axes wrote. False if the bytes are none for src. */
+bool bn_read_axes(const unsigned char *order, const bn_view *src, int channel_axis, bn_axes *axes);
 
 /* Can kernels walk `view` in this order, as bn_problem wants it? */
 bool bn_follows(const bn_view *view, const bn_axes *axes);
