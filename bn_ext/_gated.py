@@ -45,7 +45,7 @@ def gated_double_backward(
     mean: NDArray[Any],
     variance: NDArray[Any],
     gamma: NDArray[Any] | None,
-    of_src: NDArray[Any],
+    of_src: NDArray[Any] | None,
     of_gamma: NDArray[Any] | None,
     of_beta: NDArray[Any] | None,
     of_src_1: NDArray[Any] | None,
@@ -53,11 +53,12 @@ def gated_double_backward(
     workspace: NDArray[np.uint8] | None,
     **options: Any,
 ) -> BatchNormDoubleBackward[NDArray[Any]]:
-    """`batch_norm_double_backward` that also takes the gradient with respect to diff_src_1 and,
-    given a workspace, goes through a ReLU.
+    """`_core.double_backward`, given gradients with respect to what `_core.backward` returns, each
+    of which may be None; through a ReLU if there is a workspace.
     """
     if workspace is not None:
         diff_dst = gated(diff_dst, src, mean, workspace, options["data_format"])
+    of_src = np.zeros_like(src) if of_src is None else of_src
     found = _core.double_backward(
         src, diff_dst, mean, variance, gamma, of_src, of_gamma, of_beta, **options
     )
