@@ -18,18 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 try:
+    from autograd import extend
     from autograd.builtins import DictBox
-    from autograd.extend import (
-        Box,
-        VSpace,
-        defjvp,
-        defjvp_argnum,
-        defvjp,
-        defvjp_argnum,
-        defvjp_argnums,
-        primitive,
-        vspace,
-    )
+    from autograd.extend import Box, primitive
     from autograd.tracer import getval
 except ImportError as _error:
     raise ModuleNotFoundError(
@@ -83,7 +74,7 @@ class _Gradients(dict[str, Any]):
     """Gradients by the names of arguments; those that are missing are 0."""
 
 
-class _Space(VSpace):
+class _Space(extend.VSpace):
     """How autograd adds `_Gradients`."""
 
     def zeros(self) -> _Gradients:
@@ -139,6 +130,7 @@ def _second(
 ) -> tuple[Any, ...]:
     """The gradients by src, diff_dst and gamma; by mean and variance, if `grads` has theirs."""
     of = {name: diff_diffs.get(name) for name in _ARGUMENTS}
+    of_src = np.zeros_like(src) if of["src"] is None else _as(of["src"], src.dtype)
     mean, variance = step.stats
     scale, rstd = 1.0 if gamma is None else gamma, None
     if "mean" in grads:
@@ -147,8 +139,8 @@ def _second(
     by_gamma = _sum((of["gamma"],), (-0.5, scale, rstd, rstd, of["variance"]))
     by_beta = _sum((of["beta"],), (-1.0, scale, rstd, of["mean"]))
     found = gated_double_backward(
-        src, _as(diff_dst, src.dtype), mean, variance, gamma, _as(of["src"], src.dtype), by_gamma,
-        by_beta, _as(of["src_1"], src.dtype), workspace=step.workspace,
+        src, _as(diff_dst, src.dtype), mean, variance, gamma, of_src, by_gamma, by_beta,
+        of_src_1=_as(of["src_1"], src.dtype), workspace=step.workspace,
         is_training=step.is_training, **step.shared,
     )  # fmt: skip
     if rstd is None:
@@ -182,8 +174,9 @@ def _sum(*terms: tuple[Any, ...], like: Any = None) -> Any:
 
 @primitive
 def _gated(diff: Any, step: _Step) -> NDArray[Any]:
-    diff, data_format = _as(diff, step.src.dtype), step.shared["data_format"]
-    return gated(diff, step.src, step.stats[0], step.workspace, data_format)
+    gate = {"workspace": step.workspace, "data_format": step.shared["data_format"]}
+    found: NDArray[Any] = gated(_as(diff, step.src.dtype), step.src, step.stats[0], **gate)
+    return found
 
 
 # ---- linear functions, and products, in the default mode ---------------------------------------
@@ -218,19 +211,19 @@ def _rstd(variance: Any, epsilon: float) -> Any:
 
 def _symmetric(function: Any, slope: Any) -> None:
     """Both derivatives of a function whose Jacobians are symmetric."""
-    defvjp_argnum(function, lambda n, *given: lambda diff: slope(n, diff, *given[:2]))
-    defjvp_argnum(function, lambda n, v, *given: slope(n, v, *given[:2]))
+    extend.defvjp_argnum(function, lambda n, *given: lambda diff: slope(n, diff, *given[:2]))
+    extend.defjvp_argnum(function, lambda n, v, *given: slope(n, v, *given[:2]))
 
 
-defvjp(_cast, lambda new, array, dtype: lambda diff: _cast(diff, array.dtype))
-defjvp(_cast, "same")
-defvjp(_entry, lambda entry, grads, name: lambda diff: _alone(diff, name))
-defjvp(
+extend.defvjp(_cast, lambda new, array, dtype: lambda diff: _cast(diff, array.dtype))
+extend.defjvp(_cast, "same")
+extend.defvjp(_entry, lambda entry, grads, name: lambda diff: _alone(diff, name))
+extend.defjvp(
     _entry,
-    lambda v, entry, grads, name: _entry(v, name) if name in v else vspace(entry).zeros(),
+    lambda v, entry, grads, name: _entry(v, name) if name in v else extend.vspace(entry).zeros(),
 )
-defvjp(_alone, lambda grads, grad, name: lambda diff: _entry(diff, name))
-defjvp(_alone, "same")
+extend.defvjp(_alone, lambda grads, grad, name: lambda diff: _entry(diff, name))
+extend.defjvp(_alone, "same")
 _symmetric(_times, lambda n, diff, found, factors: _times(diff, *factors[:n], *factors[n + 1 :]))
 _symmetric(_rstd, lambda n, diff, rstd, _: _times(-0.5, diff, rstd, rstd, rstd))
 _symmetric(_gated, lambda n, diff, passed, given: _gated(diff, given[1]))
@@ -295,10 +288,10 @@ def _jvps_of_gradients(n: int, v: Any, grads: Any, given: Any, _: Any) -> Any:
     return _Gradients({k: found[i] for i, k in enumerate(names) if k in grads})
 
 
-defvjp_argnums(_normalize, _vjps_of_normalize)
-defjvp_argnum(_normalize, _jvps_of_normalize)
-defvjp_argnums(_gradients, _vjps_of_gradients)
-defjvp_argnum(_gradients, _jvps_of_gradients)
+extend.defvjp_argnums(_normalize, _vjps_of_normalize)
+extend.defjvp_argnum(_normalize, _jvps_of_normalize)
+extend.defvjp_argnums(_gradients, _vjps_of_gradients)
+extend.defjvp_argnum(_gradients, _jvps_of_gradients)
 
 
 # ---- what is public ---------------------------------------------------------------------------

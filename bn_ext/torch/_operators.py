@@ -27,17 +27,16 @@ __all__ = ["FLOATS", "call_batch_norm"]
 
 # ---- tensors as arrays, and the options of every call -------------------------------------------
 
-_WORDS = _core.Words(
-    {"src": "input", "gamma": "weight", "beta": "bias", "running_variance": "running_var"}
-)
+_WORDS = _core.Words({
+    "src": "input", "gamma": "weight", "beta": "bias", "mean": "running_mean",
+    "variance": "running_var", "running_variance": "running_var",
+})  # fmt: skip
 
-
-#: The dtypes of data and vectors, with the methods that convert to them.
-FLOATS = {torch.float32: "float", torch.float64: "double", torch.float16: "half",
-           torch.bfloat16: "bfloat16"}  # fmt: skip
 #: NumPy's codes; bits of bfloat16 are seen as integers first.
 _CODES = {torch.float32: "=f4", torch.float64: "=f8", torch.float16: "=f2", torch.bfloat16: "=u2",
           torch.uint8: "=u1"}  # fmt: skip
+#: The dtypes of data and vectors.
+FLOATS = [*_CODES][:4]
 
 
 class _Memory:
@@ -160,33 +159,35 @@ def _update(
         "gamma": _array(weight), "beta": _array(bias), "src_1": _array(src_1), "epsilon": eps,
         "relu": relu, "workspace": workspace if gate else None, "words": _WORDS, **how,
     }  # fmt: skip
-    running: dict[str, Any] = {}
     if not training:
+        stats = _array(running_mean), _array(running_var)
+        _core.inference(x, *stats, out=dst, **given)
         with _core.DefaultMode():
-            mean[:], variance[:] = _array(running_mean), _array(running_var)
-    elif running_mean is not None and running_var is not None:
+            mean[:], variance[:] = stats
+        return outputs
+    running: dict[str, Any] = {}
+    if running_mean is not None and running_var is not None:
         running = {
             "running_mean": _writable(running_mean), "running_variance": _writable(running_var),
             "exponential_avg_factor": momentum, "correction": 0 if group else 1,
         }  # fmt: skip
         torch.autograd.graph.increment_version((running_mean, running_var))
-    if training:  # with a group, errors come before others wait
-        out = dst, mean, variance
-        first = dry or bool(group)
-        _core.training(x, out=out, exact=group is not None, dry=first, **given, **running)
-        if not group or dry:
-            return outputs
+    _core.training(  # with a group, errors come before others wait
+        x, out=(dst, mean, variance), exact=group is not None, dry=dry or bool(group), **given,
+        **running,
+    )  # fmt: skip
+    if group and not dry:
         total = _shared("batch_norm", group, src, eps, partial(Statistics, x, exact=True, **how))
         mean[:], variance[:] = total.mean, total.variance
-    _core.inference(x, mean, variance, out=dst, **given)
-    if running:
-        total.update_running(**running | {"correction": 1})
+        _core.inference(x, mean, variance, out=dst, **given)
+        if running:
+            total.update_running(**running | {"correction": 1})
     return outputs
 
 
 def _after(given: tuple[Any, ...]) -> list[Tensor]:
     """Copies of the running statistics that a step updates, or empty tensors."""
-    src, _, _, _, *running, training, _, _, _, _, _, _ = given
+    src, running, training = given[0], given[4:6], given[6]
     return [each.clone() if training and each is not None else _vector(src, 0) for each in running]
 
 
@@ -272,10 +273,9 @@ def _second(
     """Gradients of src, diff_dst and weight, given those of what `_gradients` returns."""
     outputs = _outputs_of_second(src, diff_dst, statistics, weight)
     of_src = torch.zeros_like(src) if of_src is None else of_src
-    mean, variance = _array(statistics)
+    arrays = map(_array, (weight, of_src, of_weight, of_bias))
     gated_double_backward(
-        _array(src), _array(diff_dst), mean, variance, _array(weight), _array(of_src),
-        _array(of_weight), _array(of_bias), _array(of_src_1),
+        _array(src), _array(diff_dst), *_array(statistics), *arrays, of_src_1=_array(of_src_1),
         workspace=_array(workspace) if relu else None, is_training=training,
         out=tuple(map(_writable, outputs)), epsilon=eps, words=_WORDS, **_options(),
     )  # fmt: skip
