@@ -164,10 +164,9 @@ def batch_norm_training(
     dst = _each(_functions.batch_norm_inference, axis, data, vectors, options)
     mean, variance = (np.concatenate([own[k] for own in vectors]) for k in ("mean", "variance"))
     if running_mean is not None:
-        ends = np.cumsum([total.channels for total in totals])
-        running = (np.split(np.asarray(a), ends) for a in (running_mean, running_variance))
-        for total, *own in zip(totals, *running, strict=False):
-            total.update_running(*own, exponential_avg_factor, correction)
+        found, counts = zip(*[total._found() for total in totals], strict=True)
+        running = running_mean, running_variance, exponential_avg_factor, correction
+        _core.update_running(np.concatenate(found, axis=1), counts[0], *running)
     return BatchNormTraining(dst, mean, variance)
 
 

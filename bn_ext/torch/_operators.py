@@ -9,9 +9,8 @@ call_batch_norm    updates running statistics in place
 """
 
 import zlib
-from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -81,8 +80,7 @@ def _array(tensor: Tensor | None, written: bool = False) -> Any:
     return array.view(ml_dtypes.bfloat16)
 
 
-def _writable(tensor: Tensor) -> Any:
-    return _array(tensor, True)
+_writable = partial(_array, written=True)
 
 
 def _options() -> dict[str, Any]:
@@ -90,10 +88,6 @@ def _options() -> dict[str, Any]:
     threads = torch.get_num_threads()
     limited = threads < _core.default_threads()
     return {"data_format": "NCX", "num_threads": threads if limited else None}
-
-
-def _vector(src: Tensor, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return src.new_empty(shape or src.shape[1], dtype=dtype)
 
 
 def _dtype(vector: Tensor | None) -> torch.dtype:
@@ -104,12 +98,7 @@ def _dtype(vector: Tensor | None) -> torch.dtype:
 # ---- several processes ------------------------------------------------------------------------
 
 
-_SumsT = TypeVar("_SumsT", Statistics, GradientSums)
-
-
-def _shared(
-    function: str, group: str, src: Tensor, eps: float, find: Callable[[], _SumsT]
-) -> _SumsT:
+def _shared(function: str, group: str, src: Tensor, eps: float, find: Any) -> Any:
     """What `find` returns, exact sums of this process, with those of all others added.
 
     Integers of different lengths must not meet, so a word goes ahead: a hash of what is alike.
@@ -137,9 +126,11 @@ def _shared(
 # arguments, nor change them.
 
 
-def _bits(src: Tensor, gate: bool) -> Tensor:
+def _new(src: Tensor, gate: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Memory for dst, statistics, workspace."""
     size = workspace_size(src.numel(), src.dim()) if gate else 0
-    return _vector(src, size, dtype=torch.uint8)
+    statistics = src.new_empty(2, src.shape[1], dtype=torch.float64)
+    return torch.empty_like(src), statistics, src.new_empty(size, dtype=torch.uint8)
 
 
 def _update(
@@ -152,7 +143,7 @@ def _update(
 
     With `dry`, a step of training is only checked.
     """
-    outputs = torch.empty_like(src), _vector(src, 2, src.shape[1]), _bits(src, gate)
+    outputs = _new(src, gate)
     dst, (mean, variance), workspace = map(_writable, outputs)
     x, how = _array(src), _options()
     given: dict[str, Any] = {
@@ -188,7 +179,7 @@ def _update(
 def _after(given: tuple[Any, ...]) -> list[Tensor]:
     """Copies of the running statistics that a step updates, or empty tensors."""
     src, running, training = given[0], given[4:6], given[6]
-    return [each.clone() if training and each is not None else _vector(src, 0) for each in running]
+    return [each.clone() if training and each is not None else src.new_empty(0) for each in running]
 
 
 #: As for `_update`.
@@ -210,17 +201,16 @@ def _normalize(*given: Any) -> tuple[Tensor, ...]:
 
 def _outputs(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     *_, gate, _, _ = rest
-    new = torch.empty_like(src), _vector(src, 2, src.shape[1]), _bits(src, gate)
-    return *new, *_after((src, *rest))
+    return *_new(src, gate), *_after((src, *rest))
 
 
 def _outputs_of_gradients(
     src: Tensor, _: Any, __: Any, weight: Tensor | None, *rest: Any
 ) -> tuple[Tensor, ...]:
     *_, relu, added, vectors, _, _, bias = rest
-    size = () if vectors else (0,)
-    pair = [_vector(src, *size, dtype=dtype) for dtype in (_dtype(weight), bias)]
-    last = torch.empty_like(src) if relu and added else _vector(src, 0)
+    size = src.shape[1] if vectors else 0
+    pair = [src.new_empty(size, dtype=dtype) for dtype in (_dtype(weight), bias)]
+    last = torch.empty_like(src) if relu and added else src.new_empty(0)
     return torch.empty_like(src), *pair, last
 
 
@@ -235,26 +225,26 @@ def _gradients(
     )
     diff_src, *diff_vectors, diff_src_1 = map(_writable, outputs)
     x, diff, (mean, variance), how = _array(src), _array(diff_dst), _array(statistics), _options()
-    gate: dict[str, Any] = {"relu": True, "workspace": _array(workspace)} if relu else {}
-    rest: dict[str, Any] = {"variance": variance, "gamma": _array(weight), "epsilon": eps,
-                            "words": _WORDS, **how}  # fmt: skip
+    gate: dict[str, Any] = {"relu": relu, "workspace": _array(workspace) if relu else None}
+    backward = partial(
+        _core.backward, variance=variance, gamma=_array(weight), epsilon=eps, words=_WORDS, **how
+    )
 
     def find() -> GradientSums:
         own = GradientSums(x, diff, mean, exact=True, **gate, **how)
         if vectors and not whole:  # apply them to no elements
-            out = None, *diff_vectors
-            _core.backward(x[:0], diff[:0], mean, out=out, total=total_of(own), **rest)
+            backward(x[:0], diff[:0], mean, out=(None, *diff_vectors), total=total_of(own))
         return own
 
     total = None
     if group and (training or (whole and vectors)):
         total = _shared("batch_norm_backward", group, src, eps, find)
         vectors &= whole
-    out = [diff_src, *(diff_vectors if vectors else (None, None)), diff_src_1]
-    _core.backward(
+    out = diff_src, *(diff_vectors if vectors else (None, None)), diff_src_1
+    backward(
         x, diff, mean, is_training=training, param_grads=vectors, diff_src_1=relu and added,
         out=out if relu and added else out[:3], exact=group is not None and (training or whole),
-        total=total_of(total), **gate, **rest,
+        total=total_of(total), **gate,
     )  # fmt: skip
     return outputs
 
@@ -262,7 +252,8 @@ def _gradients(
 def _outputs_of_second(
     src: Tensor, _: Any, __: Any, weight: Tensor | None, *___: Any
 ) -> tuple[Tensor, ...]:
-    return torch.empty_like(src), torch.empty_like(src), _vector(src, dtype=_dtype(weight))
+    vector = src.new_empty(src.shape[1], dtype=_dtype(weight))
+    return torch.empty_like(src), torch.empty_like(src), vector
 
 
 def _second(
