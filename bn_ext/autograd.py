@@ -421,13 +421,8 @@ def batch_norm_inference(
 class BatchNorm(_layer.BatchNorm):
     """`bn_ext.BatchNorm` for autograd: `forward` takes the parameters as an argument.
 
-    Parameters
-    ----------
-    channels, **options
-        As for `bn_ext.BatchNorm`, but `allreduce` must be None.
+    Options are as for `bn_ext.BatchNorm`, but `allreduce` must be None.
 
-    Notes
-    -----
     autograd differentiates with respect to arguments, so `forward` takes gamma and beta: at first,
     pass the layer's ``parameters``. If an optimizer returns new arrays, the layer's own do not
     change: copy the newest to ``gamma`` and ``beta`` before you call ``state_dict``. Each

@@ -49,25 +49,22 @@ def batch_norm(
 ) -> Tensor:
     """`torch.nn.functional.batch_norm`, followed by an optional addition and ReLU.
 
-    The arguments are torch's, and these. Errors are those of `bn_ext.batch_norm_training` and
-    `bn_ext.batch_norm_inference`; with a group, also those of `SyncBatchNorm`.
+    Input and vectors may each be float32, float64, float16 or bfloat16, the input in any memory
+    format. In training, running_mean and running_var are updated in place, unless they are None,
+    and share memory with no other tensor. In inference, they are constants to autograd. Errors are
+    those of `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`; with a group, also
+    those of `SyncBatchNorm`.
 
     Parameters
     ----------
-    input : Tensor, shape (N, C, ...)
-        float32, float64, float16 or bfloat16, on a CPU, in any memory format. The vectors may each
-        have any of these dtypes.
-    running_mean, running_var : Tensor or None, shape (C,)
-        In training, they are updated in place, unless they are None, and share memory with no other
-        tensor. In inference, the input is normalized with them; to autograd, they are constants.
+    input, running_mean, running_var, weight, bias, training, momentum, eps
+        As for torch's function, on a CPU.
     src_1 : Tensor, optional
         Added before the ReLU; of input's shape and dtype.
-    relu : bool, optional
-        Whether negative results become zeros.
     group : str, optional
         In training, the name of a process group whose processes share the batch, or an empty string
         for this process alone. Sums are then exact. None means plain sums in this process.
-    whole_gradients : bool, optional
+    relu, whole_gradients
         As for `SyncBatchNorm`.
 
     Returns
@@ -230,10 +227,8 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
 
     Parameters
     ----------
-    num_features, eps, momentum, affine, track_running_stats, *arguments, **options
+    num_features, eps, momentum, affine, track_running_stats, process_group, device, dtype
         As for torch's layer.
-    process_group : ProcessGroup, optional
-        The processes; None means all.
     relu : bool, optional
         Whether negative results become zeros.
     whole_gradients : bool, optional
