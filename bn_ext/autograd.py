@@ -11,7 +11,7 @@ the step. All vectors are copies in float64: whoever passed an array may update 
 compute in the default floating-point mode.
 """
 
-from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any, Never, SupportsFloat, SupportsIndex
 
 import numpy as np
@@ -43,25 +43,19 @@ def __dir__() -> list[str]:
     return __all__
 
 
+@dataclass
 class _Step:
     """The options of a forward pass, and what it saves for its derivatives."""
 
-    def __init__(
-        self, shared: dict[str, Any], relu: Flag, exact: Flag, stats: Any, training: dict[str, Any]
-    ) -> None:
-        self.shared = shared  # epsilon, data_format, num_threads
-        self.relu, self.exact = _core.as_flag(relu, "relu"), _core.as_flag(exact, "exact")
-        self.training, self.is_training = training, not stats
-        self.stats = stats
-        self.src: Any = None
-        self.added = False
-        self.workspace: Any = None
-
-    def linear(self) -> "_Step":
-        """The same step without the ReLU: a linear map, to be applied to derivatives."""
-        found = copy(self)
-        found.relu, found.workspace, found.added = False, None, False
-        return found
+    shared: dict[str, Any]  # epsilon, data_format, num_threads
+    relu: bool
+    exact: bool
+    stats: Any
+    is_training: bool
+    training: dict[str, Any]  # options of a pass that computes them
+    src: Any = None
+    added: bool = False
+    workspace: Any = None
 
 
 def _as(diff: Any, dtype: Any) -> Any:
@@ -256,7 +250,7 @@ def _vjps_of_gradients(argnums: Any, grads: Any, given: Any, _: Any) -> Any:
 
 def _jvps_of_normalize(n: int, v: Any, dst: Any, given: Any, _: Any) -> Any:
     src, gamma, _, _, mean, variance, step = given
-    name, linear = _ARGUMENTS[n], step.linear()
+    name, linear = _ARGUMENTS[n], replace(step, relu=False, workspace=None, added=False)
     if name in ("mean", "variance"):
         scale, rstd = 1.0 if gamma is None else gamma, _rstd(variance, step.shared["epsilon"])
         if name == "mean":
@@ -268,8 +262,8 @@ def _jvps_of_normalize(n: int, v: Any, dst: Any, given: Any, _: Any) -> Any:
     elif name == "gamma":
         v = _normalize(src, v, None, None, mean, variance, linear)
     elif name == "beta":  # v for all elements: that of zeros, whose mean is 0
-        mean, variance = np.zeros_like(step.stats[0]), np.ones_like(step.stats[0])
-        linear.stats, linear.is_training = (mean, variance), False
+        zeros = np.zeros_like(step.stats[0])
+        linear = replace(linear, stats=(zeros, zeros + 1), is_training=False)
         v = _normalize(np.zeros_like(step.src), None, v, None, None, None, linear)
     return _gated(v, step) if step.relu else v
 
@@ -370,7 +364,9 @@ def _apply(
     if not (isinstance(mean, Box) or isinstance(variance, Box)):
         mean = variance = None
     shared = {**shared, "epsilon": _core.as_epsilon(shared["epsilon"])}
-    found: NDArray[Any] = _normalize(*four, mean, variance, _Step(shared, relu, exact, stats, more))
+    flags = _core.as_flag(relu, "relu"), _core.as_flag(exact, "exact")
+    step = _Step(shared, *flags, stats, is_training=not stats, training=more)
+    found: NDArray[Any] = _normalize(*four, mean, variance, step)
     return found
 
 

@@ -218,15 +218,9 @@ def batch_norm_backward(
     The call raises the errors of `bn_ext.batch_norm_backward`; then it computes the sums, with the
     scheduler that Dask uses at this time. There is no ``workspace``: its bits would cross chunks.
 
-    Parameters
-    ----------
-    src, diff_dst, dst : dask.array.Array
-        Chunked along any axes, even the channels; rechunked like src. Sizes of chunks may be
-        unknown, except along the channels.
-    mean, variance, gamma, beta, epsilon, data_format, is_training, param_grads, relu
-        As for `bn_ext.batch_norm_backward`. Vectors that are Dask arrays are computed.
-    num_threads : int or None, optional
-        For each task. The default is 1, because Dask's workers have threads of their own.
+    src, diff_dst and dst may be chunked along any axes, even the channels; all are rechunked like
+    src. Sizes of chunks may be unknown, except along the channels. Vectors that are Dask arrays are
+    computed. `num_threads` is for each task: 1, because Dask's workers have threads of their own.
 
     Returns
     -------

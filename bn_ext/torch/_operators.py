@@ -10,6 +10,7 @@ call_batch_norm    updates running statistics in place
 
 import zlib
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,28 +39,11 @@ _CODES = {torch.float32: "=f4", torch.float64: "=f8", torch.float16: "=f2", torc
 FLOATS = [*_CODES][:4]
 
 
-class _Memory:
-    """A tensor's memory as NumPy takes it. The array keeps it alive.
+def _array(tensor: Tensor | None, written: bool = False) -> Any:
+    """An array over the tensor's memory, which it keeps alive; a lazily negated tensor is copied.
 
     `Tensor.numpy` would keep its storage from being resized, ever; DLPack would end a lazy copy.
     """
-
-    def __init__(self, tensor: Tensor, address: int, written: bool) -> None:
-        size = tensor.itemsize
-        self.tensor = tensor
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": _CODES[tensor.dtype],
-            "data": (address, not written),
-            "shape": tensor.shape,
-            "strides": None
-            if tensor.is_contiguous()
-            else tuple([step * size for step in tensor.stride()]),
-        }
-
-
-def _array(tensor: Tensor | None, written: bool = False) -> Any:
-    """An array over the tensor's memory; a lazily negated tensor is copied."""
     if tensor is None:
         return None
     if tensor.is_neg():
@@ -72,7 +56,13 @@ def _array(tensor: Tensor | None, written: bool = False) -> Any:
             f"expected tensors with memory, got a {type(tensor).__name__} of shape "
             f"{tuple(tensor.shape)} that has none, or whose memory was freed"
         )
-    array = np.asarray(_Memory(tensor, address, written))
+    size, is_dense = tensor.itemsize, tensor.is_contiguous()
+    interface = {
+        "version": 3, "typestr": _CODES[tensor.dtype], "data": (address, not written),
+        "shape": tensor.shape,
+        "strides": None if is_dense else tuple([step * size for step in tensor.stride()]),
+    }  # fmt: skip
+    array = np.asarray(SimpleNamespace(tensor=tensor, __array_interface__=interface))
     if tensor.dtype != torch.bfloat16:
         return array
     import ml_dtypes
