@@ -153,6 +153,7 @@ def _second(
             (*half, of["gamma"], diff_gamma),
             (*half, -1.0, rstd, scale, of["mean"], diff_beta),
             (*half, -1.5, rstd, rstd, scale, of["variance"], diff_gamma),
+            like=rstd,
         ),
     )
 
