@@ -17,30 +17,24 @@ from typing import Any, Never, SupportsFloat, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
+from bn_ext import _core, _layer, _vectors
+from bn_ext._gated import gated, gated_double_backward, workspace_size
+from bn_ext._names import missing, refuses_other_names, unknown
+from bn_ext._typing import DataFormat, Flag
+
 try:
     from autograd import extend
     from autograd.builtins import DictBox
     from autograd.extend import Box, primitive
     from autograd.tracer import getval
 except ImportError as _error:
-    raise ModuleNotFoundError(
-        f"bn_ext.autograd: expected autograd, got {_error!r:.200}; python -m pip install autograd",
-        name="autograd",
-    ) from _error
-
-from bn_ext import _core, _layer, _vectors
-from bn_ext._gated import gated, gated_double_backward, workspace_size
-from bn_ext._names import refuses_other_names, unknown
-from bn_ext._typing import DataFormat, Flag
+    raise missing(__name__, _error, "autograd") from _error
 
 __all__ = ["BatchNorm", "batch_norm_inference", "batch_norm_training"]
+__dir__ = __all__.copy
 
 #: What `_normalize` is differentiated by, in its order.
 _ARGUMENTS = ("src", "gamma", "beta", "src_1", "mean", "variance")
-
-
-def __dir__() -> list[str]:
-    return __all__
 
 
 @dataclass

@@ -20,28 +20,22 @@ from typing import Any, Never, SupportsFloat, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-try:
-    import dask.array as da
-    from dask.base import compute
-except ImportError as _error:
-    raise ModuleNotFoundError(
-        f"bn_ext.dask: expected Dask, got {_error!r:.200}; python -m pip install 'dask[array]'",
-        name="dask",
-    ) from _error
-
 from bn_ext import _core, _functions
-from bn_ext._names import refuses_other_names, unknown
+from bn_ext._names import missing, refuses_other_names, unknown
 from bn_ext._results import BatchNormGradients, BatchNormTraining
 from bn_ext._sums import GradientSums, Statistics
 from bn_ext._typing import Array, DataFormat, Flag
 
+try:
+    import dask.array as da
+    from dask.base import compute
+except ImportError as _error:
+    raise missing(__name__, _error, "'dask[array]'") from _error
+
 __all__ = ["batch_norm_backward", "batch_norm_inference", "batch_norm_training"]
+__dir__ = __all__.copy
 
 _Given = dict[str, Any]
-
-
-def __dir__() -> list[str]:
-    return __all__
 
 
 def _checked(check: Any, data: _Given, vectors: _Given, options: _Given, **more: Any) -> Any:

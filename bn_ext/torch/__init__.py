@@ -5,17 +5,17 @@ The extra ``torch`` installs what this module needs. ``import bn_ext`` does not 
 
 from typing import Any
 
+from bn_ext import _core
+from bn_ext._names import missing
+
 try:
     import torch
     from torch import Tensor, distributed, nn
 except ImportError as _error:
-    raise ModuleNotFoundError(
-        f"bn_ext.torch: expected torch, got {_error!r:.200}; python -m pip install torch "
-        "(a build for CPUs: --index-url https://download.pytorch.org/whl/cpu)",
-        name="torch",
-    ) from _error
+    url = "https://download.pytorch.org/whl/cpu"
+    install = f"torch (a build for CPUs: --index-url {url})"
+    raise missing(__name__, _error, install) from _error
 
-from bn_ext import _core
 from bn_ext.torch._operators import FLOATS, call_batch_norm
 
 __all__ = [
@@ -26,10 +26,7 @@ __all__ = [
     "batch_norm",
     "convert",
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy
 
 
 def batch_norm(

@@ -312,12 +312,6 @@ def _operator(name: str, kernel: Any, fake: Any, schema: str | None = None) -> A
     return made
 
 
-def _is_transformed() -> bool:
-    """Whether torch.func or forward mode, which autograd functions refuse, look at the call."""
-    transforms: bool = torch._C._are_functorch_transforms_active()
-    return transforms or torch.autograd.forward_ad._current_level >= 0
-
-
 def _count(given: Any, outputs: Any, tracked: Tensor | None) -> None:
     """Count the batch in tracked, and write the running statistics that the operator returns."""
     if tracked is not None:
@@ -361,7 +355,14 @@ def _differentiable(
         is_real = type(given[0]) in (Tensor, nn.Parameter) and given[0].device.type == "cpu"
         is_plain = is_real and not is_traced and not torch._C._len_torch_dispatch_stack()
         run = kernel if is_plain else operator
-        if is_traced or not (torch.is_grad_enabled() or _is_transformed()):
+        # Autograd functions refuse torch.func and forward mode, which look at calls without a
+        # gradient, too.
+        is_seen = (
+            torch.is_grad_enabled()
+            or torch._C._are_functorch_transforms_active()
+            or torch.autograd.forward_ad._current_level >= 0
+        )
+        if is_traced or not is_seen:
             output = run(*given)
             then(given, output, tracked)
             return output
