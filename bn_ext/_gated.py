@@ -19,52 +19,33 @@ def workspace_size(elements: int, ndim: int) -> int:
 
 
 def gated(
-    diff: NDArray[Any],
-    src: NDArray[Any],
-    mean: NDArray[Any],
-    workspace: NDArray[np.uint8],
-    data_format: Any,
-    out: NDArray[Any] | None = None,
-) -> NDArray[Any]:
+    diff: Any, src: Any, mean: Any, *, workspace: Any, data_format: Any, out: Any = None
+) -> Any:
     """`diff` where the ReLU passed the element, as `workspace` tells, and 0 elsewhere.
 
     Computed as a gradient with frozen statistics and a scale of 1.
     """
     ones = np.ones_like(mean)
-    found = _core.backward(
+    return _core.backward(
         src, diff, ones, ones, epsilon=0, data_format=data_format, is_training=False,
         param_grads=False, relu=True, workspace=workspace, out=(out, None, None),
-    )  # fmt: skip
-    passed: NDArray[Any] = found.diff_src
-    return passed
+    ).diff_src  # fmt: skip
 
 
 def gated_double_backward(
-    src: NDArray[Any],
-    diff_dst: NDArray[Any],
-    mean: NDArray[Any],
-    variance: NDArray[Any],
-    gamma: NDArray[Any] | None,
-    of_src: NDArray[Any],
-    of_gamma: NDArray[Any] | None,
-    of_beta: NDArray[Any] | None,
-    of_src_1: NDArray[Any] | None,
-    *,
-    workspace: NDArray[np.uint8] | None,
-    **options: Any,
+    src: Any, diff_dst: Any, mean: Any, *rest: Any, of_src_1: Any, workspace: Any, **options: Any
 ) -> BatchNormDoubleBackward[NDArray[Any]]:
-    """`batch_norm_double_backward` that also takes the gradient with respect to diff_src_1 and,
-    given a workspace, goes through a ReLU.
+    """`_core.double_backward` that also takes the gradient with respect to diff_src_1 and, given a
+    workspace, goes through a ReLU.
     """
+    gate = {"workspace": workspace, "data_format": options["data_format"]}
     if workspace is not None:
-        diff_dst = gated(diff_dst, src, mean, workspace, options["data_format"])
-    found = _core.double_backward(
-        src, diff_dst, mean, variance, gamma, of_src, of_gamma, of_beta, **options
-    )
+        diff_dst = gated(diff_dst, src, mean, **gate)
+    found = _core.double_backward(src, diff_dst, mean, *rest, **options)
     both = found.diff_diff_dst
     if of_src_1 is not None:
         with _core.DefaultMode():
             both += of_src_1
     if workspace is not None:
-        gated(both, src, mean, workspace, options["data_format"], out=both)
+        gated(both, src, mean, **gate, out=both)
     return found

@@ -1,10 +1,10 @@
-"""What an error says of a name that a function or a layer does not have."""
+"""What an error says of a name that a function or a layer does not have, or of a package."""
 
 from collections.abc import Callable, Collection
 from inspect import signature
 from typing import Any, Final, TypeVar
 
-__all__ = ["find_hint", "refuses_other_names", "unknown"]
+__all__ = ["find_hint", "missing", "refuses_other_names", "unknown"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -80,6 +80,13 @@ def unknown(function: Callable[..., Any], other: Collection[str]) -> TypeError:
 
         hint = "".join(f"; did you mean {near!r}?" for near in get_close_matches(name, has, 1))
     return TypeError(f"{function.__qualname__}() got an unexpected keyword argument {name!r}{hint}")
+
+
+def missing(module: str, error: ImportError, install: str) -> ModuleNotFoundError:
+    """The error for a package that the module of this name needs."""
+    name = module.partition(".")[2]
+    text = f"{module}: expected {name}, got {error!r:.200}; python -m pip install {install}"
+    return ModuleNotFoundError(text, name=name)
 
 
 def refuses_other_names(function: _Function) -> _Function:

@@ -11,74 +11,45 @@ the step. All vectors are copies in float64: whoever passed an array may update 
 compute in the default floating-point mode.
 """
 
+from dataclasses import dataclass, replace
 from typing import Any, Never, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
-try:
-    from autograd.builtins import DictBox
-    from autograd.extend import (
-        Box,
-        VSpace,
-        defjvp,
-        defjvp_argnum,
-        defvjp,
-        defvjp_argnum,
-        defvjp_argnums,
-        primitive,
-        vspace,
-    )
-    from autograd.tracer import getval
-except ImportError as _error:
-    raise ModuleNotFoundError(
-        f"bn_ext.autograd: expected autograd, got {_error!r:.200}; python -m pip install autograd",
-        name="autograd",
-    ) from _error
-
 from bn_ext import _core, _layer, _vectors
 from bn_ext._gated import gated, gated_double_backward, workspace_size
-from bn_ext._names import refuses_other_names, unknown
+from bn_ext._names import missing, refuses_other_names, unknown
 from bn_ext._typing import DataFormat, Flag
 
+try:
+    from autograd import extend
+    from autograd.builtins import DictBox
+    from autograd.extend import Box, primitive
+    from autograd.tracer import getval
+except ImportError as _error:
+    raise missing(__name__, _error, "autograd") from _error
+
 __all__ = ["BatchNorm", "batch_norm_inference", "batch_norm_training"]
+__dir__ = __all__.copy
 
 #: What `_normalize` is differentiated by, in its order.
 _ARGUMENTS = ("src", "gamma", "beta", "src_1", "mean", "variance")
 
 
-def __dir__() -> list[str]:
-    return __all__
-
-
+@dataclass
 class _Step:
     """The options of a forward pass, and what it saves for its derivatives."""
 
-    def __init__(
-        self, shared: dict[str, Any], relu: Flag, *stats: NDArray[Any], **training: Any
-    ) -> None:
-        self.shared = shared  # epsilon, data_format, num_threads
-        self.relu = _core.as_flag(relu, "relu")
-        self.training, self.exact = training, training.get("exact", False)
-        self.is_training = not stats
-        self.stats: Any = stats
-        self.src: Any = None
-        self.workspace: Any = None
-
-    def linear(self) -> "_Step":
-        """The same step without the ReLU: a linear map, to be applied to derivatives."""
-        found = _Step(self.shared, False, *self.stats, exact=self.exact)
-        found.is_training = self.is_training
-        return found
-
-    def through(self, diff: Any) -> Any:
-        """`diff` where the ReLU, if there is one, passed the element; else 0."""
-        return _gated(diff, self) if self.relu else diff
-
-    @property
-    def backward(self) -> dict[str, Any]:
-        gate = {"relu": self.relu, "workspace": self.workspace}
-        return {**self.shared, **gate, "is_training": self.is_training}
+    shared: dict[str, Any]  # epsilon, data_format, num_threads
+    relu: bool
+    exact: bool
+    stats: Any
+    is_training: bool
+    training: dict[str, Any]  # options of a pass that computes them
+    src: Any = None
+    added: bool = False
+    workspace: Any = None
 
 
 def _as(diff: Any, dtype: Any) -> Any:
@@ -91,7 +62,7 @@ class _Gradients(dict[str, Any]):
     """Gradients by the names of arguments; those that are missing are 0."""
 
 
-class _Space(VSpace):
+class _Space(extend.VSpace):
     """How autograd adds `_Gradients`."""
 
     def zeros(self) -> _Gradients:
@@ -113,31 +84,30 @@ DictBox.register(_Gradients)
 def _normalize(
     src: Any, gamma: Any, beta: Any, src_1: Any, mean: Any, variance: Any, step: _Step
 ) -> NDArray[Any]:
-    step.src = src = _core.as_array(src, "src")
-    options = {**step.shared, "src_1": src_1, "relu": step.relu}
+    step.src, step.added = src, src_1 is not None
     if step.relu:
         step.workspace = np.empty(workspace_size(src.size, src.ndim), np.uint8)
-        options["workspace"] = step.workspace
-    dst: NDArray[Any]
+    options = {"src_1": src_1, "relu": step.relu, "workspace": step.workspace, **step.shared}
     if step.stats:
-        mean, variance = step.stats
-        return _core.inference(src, mean, variance, gamma, beta, **options)
-    dst, *step.stats = _core.training(src, gamma, beta, **options, **step.training)
+        return _core.inference(src, *step.stats, gamma, beta, **options)
+    found = _core.training(src, gamma, beta, exact=step.exact, **options, **step.training)
+    dst, *step.stats = found
     return dst
 
 
 @primitive
 def _gradients(
-    src: Any, diff_dst: Any, gamma: Any, mean: Any, variance: Any, added: bool, step: _Step
+    src: Any, diff_dst: Any, gamma: Any, mean: Any, variance: Any, step: _Step
 ) -> _Gradients:
     diff = _as(diff_dst, src.dtype)
-    options = {**step.backward, "diff_src_1": added and step.relu, "exact": step.exact}
-    own_mean, own_variance = step.stats
-    found = _core.backward(src, diff, own_mean, own_variance, gamma, **options)
-    grads = dict(zip(_ARGUMENTS, (*found, diff)[: 3 + added], strict=False))
+    found = _core.backward(
+        src, diff, *step.stats, gamma, relu=step.relu, workspace=step.workspace, exact=step.exact,
+        diff_src_1=step.added and step.relu, is_training=step.is_training, **step.shared,
+    )  # fmt: skip
+    grads = dict(zip(_ARGUMENTS, (*found, diff)[: 3 + step.added], strict=False))
     if mean is not None:
         grads["mean"], grads["variance"] = _vectors.statistics_backward(
-            found[1], found[2], own_variance, gamma, step.shared["epsilon"]
+            found[1], found[2], step.stats[1], gamma, step.shared["epsilon"]
         )
     return _Gradients(grads)
 
@@ -148,7 +118,7 @@ def _second(
 ) -> tuple[Any, ...]:
     """The gradients by src, diff_dst and gamma; by mean and variance, if `grads` has theirs."""
     of = {name: diff_diffs.get(name) for name in _ARGUMENTS}
-    diff = np.zeros_like(src) if of["src"] is None else _as(of["src"], src.dtype)
+    of_src = np.zeros_like(src) if of["src"] is None else _as(of["src"], src.dtype)
     mean, variance = step.stats
     scale, rstd = 1.0 if gamma is None else gamma, None
     if "mean" in grads:
@@ -156,10 +126,10 @@ def _second(
     # diff_mean is diff_beta, and diff_variance diff_gamma, times what these two are.
     by_gamma = _sum((of["gamma"],), (-0.5, scale, rstd, rstd, of["variance"]))
     by_beta = _sum((of["beta"],), (-1.0, scale, rstd, of["mean"]))
-    options = {name: value for name, value in step.backward.items() if name != "relu"}
     found = gated_double_backward(
-        src, _as(diff_dst, src.dtype), mean, variance, gamma, diff, by_gamma, by_beta,
-        _as(of["src_1"], src.dtype), **options,
+        src, _as(diff_dst, src.dtype), mean, variance, gamma, of_src, by_gamma, by_beta,
+        of_src_1=_as(of["src_1"], src.dtype), workspace=step.workspace,
+        is_training=step.is_training, **step.shared,
     )  # fmt: skip
     if rstd is None:
         return tuple(found)
@@ -177,6 +147,7 @@ def _second(
             (*half, of["gamma"], diff_gamma),
             (*half, -1.0, rstd, scale, of["mean"], diff_beta),
             (*half, -1.5, rstd, rstd, scale, of["variance"], diff_gamma),
+            like=rstd,
         ),
     )
 
@@ -192,9 +163,9 @@ def _sum(*terms: tuple[Any, ...], like: Any = None) -> Any:
 
 @primitive
 def _gated(diff: Any, step: _Step) -> NDArray[Any]:
-    data_format = step.shared["data_format"]
-    diff = _as(diff, step.src.dtype)
-    return gated(diff, step.src, step.stats[0], step.workspace, data_format)
+    gate = {"workspace": step.workspace, "data_format": step.shared["data_format"]}
+    found: NDArray[Any] = gated(_as(diff, step.src.dtype), step.src, step.stats[0], **gate)
+    return found
 
 
 # ---- linear functions, and products, in the default mode ---------------------------------------
@@ -217,28 +188,6 @@ def _alone(grad: Any, name: str) -> _Gradients:
     return _Gradients({name: grad})
 
 
-def _other_axes(step: _Step) -> list[int]:
-    """All axes but that of the channels."""
-    axes = [*range(step.src.ndim)]
-    del axes[-1 if _core.as_format(step.shared["data_format"]) & 1 else 1]
-    return axes
-
-
-@primitive
-def _spread(vector: Any, step: _Step) -> NDArray[Any]:
-    """A (C,) vector in src's dtype, for all elements."""
-    column = np.expand_dims(_as(vector, step.src.dtype), _other_axes(step))
-    return np.broadcast_to(column, step.src.shape)
-
-
-@primitive
-def _totals(diff: Any, step: _Step) -> NDArray[np.float64]:
-    """The sum of each channel."""
-    with _core.DefaultMode():
-        totals: NDArray[np.float64] = np.sum(diff, (*_other_axes(step),), np.float64)
-        return totals
-
-
 @primitive
 def _times(*factors: Any) -> Any:
     return _vectors.product(*factors)
@@ -249,33 +198,24 @@ def _rstd(variance: Any, epsilon: float) -> Any:
     return _vectors.rstd(variance, epsilon)
 
 
-def _times_others(n: int, diff: Any, factors: Any) -> Any:
-    return _times(diff, *factors[:n], *factors[n + 1 :])
+def _symmetric(function: Any, slope: Any) -> None:
+    """Both derivatives of a function whose Jacobians are symmetric."""
+    extend.defvjp_argnum(function, lambda n, *given: lambda diff: slope(n, diff, *given[:2]))
+    extend.defjvp_argnum(function, lambda n, v, *given: slope(n, v, *given[:2]))
 
 
-def _times_slope(diff: Any, rstd: Any) -> Any:
-    return _times(-0.5, diff, rstd, rstd, rstd)
-
-
-defvjp(_cast, lambda new, array, dtype: lambda diff: _cast(diff, array.dtype))
-defjvp(_cast, "same")
-defvjp(_entry, lambda entry, grads, name: lambda diff: _alone(diff, name))
-defjvp(
+extend.defvjp(_cast, lambda new, array, dtype: lambda diff: _cast(diff, array.dtype))
+extend.defjvp(_cast, "same")
+extend.defvjp(_entry, lambda entry, grads, name: lambda diff: _alone(diff, name))
+extend.defjvp(
     _entry,
-    lambda v, entry, grads, name: _entry(v, name) if name in v else vspace(entry).zeros(),
+    lambda v, entry, grads, name: _entry(v, name) if name in v else extend.vspace(entry).zeros(),
 )
-defvjp(_alone, lambda grads, grad, name: lambda diff: _entry(diff, name))
-defjvp(_alone, "same")
-defvjp(_spread, lambda column, vector, step: lambda diff: _totals(diff, step))
-defjvp(_spread, "same")
-defvjp(_totals, lambda totals, diff, step: lambda diff_totals: _spread(diff_totals, step))
-defjvp(_totals, "same")
-defvjp_argnum(_times, lambda n, found, factors, _: lambda diff: _times_others(n, diff, factors))
-defjvp_argnum(_times, lambda n, v, found, factors, _: _times_others(n, v, factors))
-defvjp(_rstd, lambda rstd, variance, epsilon: lambda diff: _times_slope(diff, rstd))
-defjvp(_rstd, lambda v, rstd, variance, epsilon: _times_slope(v, rstd))
-defvjp(_gated, lambda passed, diff, step: lambda diff_diff: _gated(diff_diff, step))
-defjvp(_gated, "same")
+extend.defvjp(_alone, lambda grads, grad, name: lambda diff: _entry(diff, name))
+extend.defjvp(_alone, "same")
+_symmetric(_times, lambda n, diff, found, factors: _times(diff, *factors[:n], *factors[n + 1 :]))
+_symmetric(_rstd, lambda n, diff, rstd, _: _times(-0.5, diff, rstd, rstd, rstd))
+_symmetric(_gated, lambda n, diff, passed, given: _gated(diff, given[1]))
 
 
 # ---- derivatives in reverse mode and in forward mode ------------------------------------------
@@ -284,17 +224,17 @@ _second.__name__ = "batch_norm_double_backward"  # in autograd's error
 
 
 def _vjps_of_normalize(argnums: Any, dst: Any, given: Any, _: Any) -> Any:
-    src, gamma, _, src_1, mean, variance, step = given
+    src, gamma, _, _, mean, variance, step = given
 
     def vjp(diff_dst: Any) -> list[Any]:
-        grads = _gradients(src, diff_dst, gamma, mean, variance, src_1 is not None, step)
+        grads = _gradients(src, diff_dst, gamma, mean, variance, step)
         return [_entry(grads, _ARGUMENTS[n]) for n in argnums]
 
     return vjp
 
 
 def _vjps_of_gradients(argnums: Any, grads: Any, given: Any, _: Any) -> Any:
-    src, diff_dst, gamma, _, _, _, step = given
+    src, diff_dst, gamma, _, _, step = given
 
     def vjp(diff_diffs: Any) -> list[Any]:
         found = _second(src, diff_dst, gamma, grads, diff_diffs, step)
@@ -305,41 +245,42 @@ def _vjps_of_gradients(argnums: Any, grads: Any, given: Any, _: Any) -> Any:
 
 def _jvps_of_normalize(n: int, v: Any, dst: Any, given: Any, _: Any) -> Any:
     src, gamma, _, _, mean, variance, step = given
-    name, linear = _ARGUMENTS[n], step.linear()
-    scale = () if gamma is None else (gamma,)
+    name, linear = _ARGUMENTS[n], replace(step, relu=False, workspace=None, added=False)
     if name in ("mean", "variance"):
-        rstd = _rstd(variance, step.shared["epsilon"])
+        scale, rstd = 1.0 if gamma is None else gamma, _rstd(variance, step.shared["epsilon"])
         if name == "mean":
-            name, v = "beta", _times(-1.0, *scale, rstd, v)
+            name, v = "beta", _times(-1.0, scale, rstd, v)
         else:
-            name, v = "gamma", _times(-0.5, *scale, rstd, rstd, v)
+            name, v = "gamma", _times(-0.5, scale, rstd, rstd, v)
     if name == "src":  # d(dst)/d(src) is symmetric
-        v = _entry(_gradients(src, v, gamma, mean, variance, False, linear), name)
+        v = _entry(_gradients(src, v, gamma, mean, variance, linear), name)
     elif name == "gamma":
         v = _normalize(src, v, None, None, mean, variance, linear)
-    elif name == "beta":
-        v = _spread(v, step)
-    return step.through(v)
+    elif name == "beta":  # v for all elements: that of zeros, whose mean is 0
+        zeros = np.zeros_like(step.stats[0])
+        linear = replace(linear, stats=(zeros, zeros + 1), is_training=False)
+        v = _normalize(np.zeros_like(step.src), None, v, None, None, None, linear)
+    return _gated(v, step) if step.relu else v
 
 
 def _jvps_of_gradients(n: int, v: Any, grads: Any, given: Any, _: Any) -> Any:
-    src, diff_dst, gamma, mean, variance, added, step = given
-    name = ("src", "diff_dst", "gamma", "mean", "variance")[n]
+    src, diff_dst, gamma, mean, variance, step = given
+    names = ("src", "diff_dst", "gamma", "mean", "variance")
+    name = names[n]
     if name == "diff_dst":
-        return _gradients(src, v, gamma, mean, variance, added, step)
+        return _gradients(src, v, gamma, mean, variance, step)
     if name == "gamma":
-        found = _gradients(src, diff_dst, v, mean, variance, added, step)
+        found = _gradients(src, diff_dst, v, mean, variance, step)
         return _Gradients({k: _entry(found, k) for k in ("src", "mean", "variance") if k in found})
     # Second derivatives are symmetric, so `_second`, which is a vjp, also gives this jvp.
     found = _second(src, diff_dst, gamma, grads, _alone(v, name), step)
-    names = ("src", "", "gamma", "mean", "variance")
     return _Gradients({k: found[i] for i, k in enumerate(names) if k in grads})
 
 
-defvjp_argnums(_normalize, _vjps_of_normalize)
-defjvp_argnum(_normalize, _jvps_of_normalize)
-defvjp_argnums(_gradients, _vjps_of_gradients)
-defjvp_argnum(_gradients, _jvps_of_gradients)
+extend.defvjp_argnums(_normalize, _vjps_of_normalize)
+extend.defjvp_argnum(_normalize, _jvps_of_normalize)
+extend.defvjp_argnums(_gradients, _vjps_of_gradients)
+extend.defjvp_argnum(_gradients, _jvps_of_gradients)
 
 
 # ---- what is public ---------------------------------------------------------------------------
@@ -363,36 +304,21 @@ def batch_norm_training(
     correction: SupportsFloat | None = None,
     **other: Never,
 ) -> NDArray[Any]:
-    """`bn_ext.batch_norm_training` for autograd; returns only dst.
+    """`bn_ext.batch_norm_training` for autograd.
 
-    Parameters
-    ----------
-    src, gamma, beta, src_1
-        As for `bn_ext.batch_norm_training`; autograd differentiates with respect to these.
-    epsilon, data_format, relu, num_threads, exact
-        As for `bn_ext.batch_norm_training`. `exact` also applies to first derivatives.
-    running_mean, running_variance, exponential_avg_factor, correction
-        As for `bn_ext.batch_norm_training`. Each evaluation of the function updates the first two;
-        ``check_grads`` evaluates it many times.
+    Arguments and errors are as for that function; autograd differentiates with respect to src,
+    gamma, beta and src_1. `exact` also applies to first derivatives. Each evaluation of the
+    function updates the running statistics; ``check_grads`` evaluates it many times.
+
+    First and second derivatives are available in reverse mode, in forward mode, and mixed; a third
+    one is a NotImplementedError. One call of `bn_ext.batch_norm_backward` computes the gradient
+    with respect to all arguments. Gradients that reach an argument in several ways are added by
+    autograd, in the caller's floating-point mode.
 
     Returns
     -------
     ndarray
         dst, in src's shape, dtype and memory order.
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `bn_ext.batch_norm_training`.
-    NotImplementedError
-        If a third derivative is computed.
-
-    Notes
-    -----
-    First and second derivatives are available in reverse mode, in forward mode, and mixed. One call
-    of `bn_ext.batch_norm_backward` computes the gradient with respect to all arguments.
-    Gradients that reach an argument in several ways are added by autograd, in the caller's
-    floating-point mode.
 
     Examples
     --------
@@ -405,40 +331,38 @@ def batch_norm_training(
     """
     if other:
         raise unknown(batch_norm_training, other)
+    given = {"src": src, "gamma": gamma, "beta": beta, "src_1": src_1}
     shared = {"epsilon": epsilon, "data_format": data_format, "num_threads": num_threads}
-    return _train(
-        src, gamma, beta, src_1, relu, shared, exact=exact, running_mean=running_mean,
+    return _apply(
+        _core.training, given, shared, relu, exact, running_mean=running_mean,
         running_variance=running_variance, exponential_avg_factor=exponential_avg_factor,
         correction=correction,
     )  # fmt: skip
 
 
-def _train(
-    src: Any, gamma: Any, beta: Any, src_1: Any, relu: Flag, shared: dict[str, Any], **training: Any
-) -> NDArray[Any]:
-    given = {"src": src, "gamma": gamma, "beta": beta, "src_1": src_1}
-    arrays = _checked(_core.training, {**shared, **training, "relu": relu}, given)
-    found: NDArray[Any] = _normalize(*arrays.values(), None, None, _Step(shared, relu, **training))
-    return found
-
-
-def _constant(array: Any) -> Any:
-    while isinstance(array, Box):
-        array = getval(array)
-    return array
-
-
-def _checked(check: Any, options: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Raise what a dry run of `check` raises. Return arrays, of vectors copies in float64."""
+def _apply(
+    function: Any, given: dict[str, Any], shared: dict[str, Any], relu: Flag, exact: Flag,
+    **more: Any,
+) -> NDArray[Any]:  # fmt: skip
+    """Check all that a function of `_core` is given; then normalize, with copies of vectors."""
     arrays = {
         name: array if array is None or isinstance(array, Box) else _core.as_array(array, name)
         for name, array in given.items()
     }
-    check(**{name: _constant(array) for name, array in arrays.items()}, **options, dry=True)
+    constants = {name: getval(array) for name, array in arrays.items()}
+    function(**constants, **shared, relu=relu, **more, dry=True)
     for name, array in arrays.items():
         if array is not None and name not in ("src", "src_1"):
             arrays[name] = _cast(array, np.float64)
-    return arrays
+    *four, mean, variance = map(arrays.get, _ARGUMENTS)
+    stats = () if mean is None else (getval(mean), getval(variance))
+    if not (isinstance(mean, Box) or isinstance(variance, Box)):
+        mean = variance = None
+    shared = {**shared, "epsilon": _core.as_epsilon(shared["epsilon"])}
+    flags = _core.as_flag(relu, "relu"), _core.as_flag(exact, "exact")
+    step = _Step(shared, *flags, stats, is_training=not stats, training=more)
+    found: NDArray[Any] = _normalize(*four, mean, variance, step)
+    return found
 
 
 @refuses_other_names
@@ -459,26 +383,13 @@ def batch_norm_inference(
 ) -> NDArray[Any]:
     """`bn_ext.batch_norm_inference` for autograd.
 
-    Parameters
-    ----------
-    src, mean, variance, gamma, beta, src_1
-        As for `bn_ext.batch_norm_inference`; autograd differentiates with respect to these.
-    epsilon, data_format, relu, num_threads
-        As for `bn_ext.batch_norm_inference`.
-    exact : bool, optional
-        Whether the sums of first derivatives are exact, as for `bn_ext.batch_norm_backward`.
+    Arguments and errors are as for that function and `batch_norm_training`; autograd also
+    differentiates with respect to mean and variance.
 
     Returns
     -------
     ndarray
         dst, in src's shape, dtype and memory order.
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `bn_ext.batch_norm_inference`.
-    NotImplementedError
-        If a third derivative is computed.
 
     Examples
     --------
@@ -492,37 +403,17 @@ def batch_norm_inference(
     """
     if other:
         raise unknown(batch_norm_inference, other)
-    shared = {"epsilon": epsilon, "data_format": data_format, "num_threads": num_threads}
-    return _infer(src, mean, variance, gamma, beta, src_1, relu, shared, exact)
-
-
-def _infer(
-    src: Any, mean: Any, variance: Any, gamma: Any, beta: Any, src_1: Any, relu: Flag,
-    shared: dict[str, Any], exact: Flag, running: bool = False,
-) -> NDArray[Any]:  # fmt: skip
-    """`running`: the statistics are a layer's own."""
     given = {"src": src, "gamma": gamma, "beta": beta, "src_1": src_1}
     stats = {"mean": mean, "variance": variance}
-    arrays = _checked(_core.inference, {**shared, "relu": relu, "running": running}, given | stats)
-    shared = {**shared, "epsilon": _core.as_epsilon(shared["epsilon"])}
-    traced = [arrays[name] for name in stats]
-    step = _Step(shared, relu, *map(_constant, traced), exact=_core.as_flag(exact, "exact"))
-    if not any(isinstance(array, Box) for array in traced):
-        traced = [None, None]
-    found: NDArray[Any] = _normalize(*(arrays[name] for name in given), *traced, step)
-    return found
+    shared = {"epsilon": epsilon, "data_format": data_format, "num_threads": num_threads}
+    return _apply(_core.inference, given | stats, shared, relu, exact)
 
 
 class BatchNorm(_layer.BatchNorm):
     """`bn_ext.BatchNorm` for autograd: `forward` takes the parameters as an argument.
 
-    Parameters
-    ----------
-    channels, **options
-        As for `bn_ext.BatchNorm`, but `allreduce` must be None.
+    Options are as for `bn_ext.BatchNorm`, but `allreduce` must be None.
 
-    Notes
-    -----
     autograd differentiates with respect to arguments, so `forward` takes gamma and beta: at first,
     pass the layer's ``parameters``. If an optimizer returns new arrays, the layer's own do not
     change: copy the newest to ``gamma`` and ``beta`` before you call ``state_dict``. Each
@@ -550,28 +441,13 @@ class BatchNorm(_layer.BatchNorm):
     def forward(  # type: ignore[override]
         self, parameters: Any, src: Any, src_1: Any = None, *, track: Flag = True, **other: Never
     ) -> NDArray[Any]:
-        """Normalize a batch.
+        """Normalize a batch; returns dst.
 
-        Parameters
-        ----------
-        parameters : sequence of two arrays
-            gamma and beta; empty means the layer's own, if any.
-        src, src_1, track
-            As for `bn_ext.BatchNorm.forward`.
-
-        Returns
-        -------
-        ndarray
-            dst, a new array.
-
-        Raises
-        ------
-        TypeError, ValueError, MemoryError
-            As for `batch_norm_training` and `batch_norm_inference`.
+        `parameters` are gamma and beta; an empty sequence means the layer's own, if any. All else
+        is as for `bn_ext.BatchNorm.forward` and `batch_norm_training`.
         """
         if other:
             raise unknown(BatchNorm.forward, other)
-        self._check_alone()
         try:
             gamma, beta = parameters if len(parameters) else (self.gamma, self.beta)
         except (TypeError, ValueError) as error:
@@ -579,23 +455,21 @@ class BatchNorm(_layer.BatchNorm):
                 "parameters: expected gamma and beta, or an empty sequence, got "
                 + _core.shown(parameters)
             ) from None
-        self._as_data(_constant(src))  # its channels must fit the layer
-        given = gamma, beta, src_1, self.relu, self._shared()
+        self._as_data(getval(src))  # its channels must fit the layer
+        given = {"src": src, "gamma": gamma, "beta": beta, "src_1": src_1}
+        shared = self._shared(), self.relu, self.exact
         tracking = self._tracking() if _core.as_flag(track, "track") else {}
         if self._from_batch():
-            return _train(src, *given, exact=self.exact, **tracking)
-        mean, variance = self.running_mean, self.running_variance
-        return _infer(src, mean, variance, *given, self.exact, running=True)
+            return _apply(_core.training, given, *shared, **tracking)
+        given |= {"mean": self.running_mean, "variance": self.running_variance}
+        return _apply(_core.inference, given, *shared, running=True)
 
     def backward(self, *given: Any, **options: Any) -> Any:
         """Raise a TypeError: autograd computes the gradients."""
         raise TypeError("backward: expected autograd to differentiate; call autograd.grad")
 
-    def _check_options(self) -> None:
-        self._check_alone()
-        super()._check_options()
-
-    def _check_alone(self) -> None:
+    def _shared(self) -> dict[str, Any]:
         if self.allreduce is not None:
             got = _core.shown(self.allreduce)
             raise TypeError(f"allreduce: expected None, got {got}; bn_ext.BatchNorm can use it")
+        return super()._shared()

@@ -20,28 +20,22 @@ from typing import Any, Never, SupportsFloat, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-try:
-    import dask.array as da
-    from dask.base import compute
-except ImportError as _error:
-    raise ModuleNotFoundError(
-        f"bn_ext.dask: expected Dask, got {_error!r:.200}; python -m pip install 'dask[array]'",
-        name="dask",
-    ) from _error
-
 from bn_ext import _core, _functions
-from bn_ext._names import refuses_other_names, unknown
+from bn_ext._names import missing, refuses_other_names, unknown
 from bn_ext._results import BatchNormGradients, BatchNormTraining
 from bn_ext._sums import GradientSums, Statistics
 from bn_ext._typing import Array, DataFormat, Flag
 
+try:
+    import dask.array as da
+    from dask.base import compute
+except ImportError as _error:
+    raise missing(__name__, _error, "'dask[array]'") from _error
+
 __all__ = ["batch_norm_backward", "batch_norm_inference", "batch_norm_training"]
+__dir__ = __all__.copy
 
 _Given = dict[str, Any]
-
-
-def __dir__() -> list[str]:
-    return __all__
 
 
 def _checked(check: Any, data: _Given, vectors: _Given, options: _Given, **more: Any) -> Any:
@@ -164,10 +158,9 @@ def batch_norm_training(
     dst = _each(_functions.batch_norm_inference, axis, data, vectors, options)
     mean, variance = (np.concatenate([own[k] for own in vectors]) for k in ("mean", "variance"))
     if running_mean is not None:
-        ends = np.cumsum([total.channels for total in totals])
-        running = (np.split(np.asarray(a), ends) for a in (running_mean, running_variance))
-        for total, *own in zip(totals, *running, strict=False):
-            total.update_running(*own, exponential_avg_factor, correction)
+        found, counts = zip(*[total._found() for total in totals], strict=True)
+        running = running_mean, running_variance, exponential_avg_factor, correction
+        _core.update_running(np.concatenate(found, axis=1), counts[0], *running)
     return BatchNormTraining(dst, mean, variance)
 
 
@@ -219,15 +212,9 @@ def batch_norm_backward(
     The call raises the errors of `bn_ext.batch_norm_backward`; then it computes the sums, with the
     scheduler that Dask uses at this time. There is no ``workspace``: its bits would cross chunks.
 
-    Parameters
-    ----------
-    src, diff_dst, dst : dask.array.Array
-        Chunked along any axes, even the channels; rechunked like src. Sizes of chunks may be
-        unknown, except along the channels.
-    mean, variance, gamma, beta, epsilon, data_format, is_training, param_grads, relu
-        As for `bn_ext.batch_norm_backward`. Vectors that are Dask arrays are computed.
-    num_threads : int or None, optional
-        For each task. The default is 1, because Dask's workers have threads of their own.
+    src, diff_dst and dst may be chunked along any axes, even the channels; all are rechunked like
+    src. Sizes of chunks may be unknown, except along the channels. Vectors that are Dask arrays are
+    computed. `num_threads` is for each task: 1, because Dask's workers have threads of their own.
 
     Returns
     -------

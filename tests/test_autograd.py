@@ -104,6 +104,19 @@ def test_second_derivatives_where_gamma_is_infinite():
             np.testing.assert_array_equal(second(np.ones(1)), gamma)
 
 
+@pytest.mark.parametrize("by", ["mean", "variance"])
+def test_a_gradient_by_beta_does_not_depend_on_the_statistics(rng, by):
+    (src, _, beta, diff_dst), stats = arrays(rng, (6, 3), "NXC")
+    stats = dict(zip(("mean", "variance"), stats, strict=True))
+
+    def diff_beta(value):
+        call = lambda beta: of((stats | {by: value}).values())(src, None, beta)  # noqa: E731
+        return autograd.make_vjp(call)(beta)[0](diff_dst)
+
+    found = autograd.make_vjp(diff_beta)(stats[by])[0](np.ones(3))
+    np.testing.assert_array_equal(found, [0, 0, 0])
+
+
 SPECIAL = [0.0, -0.0, 2.0, -2.0, np.inf, -np.inf, np.nan, 1e308, 5e-324]
 BY_ALL = ["src", "mean", "variance", "gamma", "beta"]
 

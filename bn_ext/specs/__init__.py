@@ -7,7 +7,4 @@ specifications define: names, order, defaults and types of arguments, and output
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
 
 __all__ = ["ngraph", "onednn_graph", "tensorflow"]
-
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy

@@ -18,10 +18,7 @@ __all__ = [
     "batch_norm_training",
     "batch_norm_training_backprop",
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy
 
 
 _TYPES = {name: (name,) for name in _core.DTYPES}

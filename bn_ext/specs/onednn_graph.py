@@ -23,10 +23,7 @@ __all__ = [
     "batch_norm_training_backprop",
     "batch_norm_training_backward",
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy
 
 
 _TYPES = {

@@ -20,10 +20,7 @@ __all__ = [
     "fused_batch_norm_grad_v3",
     "fused_batch_norm_v3",
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy
 
 
 # A word tells only where C is, not how many axes x has.

@@ -16,10 +16,7 @@ from bn_ext.testing._operators import as_operator
 from bn_ext.testing._report import Finding, Report, run
 
 __all__ = ["Finding", "Report", "check_backward", "check_double_backward", "check_forward"]
-
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy
 
 
 class _Options(TypedDict, total=False):

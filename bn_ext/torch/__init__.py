@@ -3,20 +3,19 @@
 The extra ``torch`` installs what this module needs. ``import bn_ext`` does not import it.
 """
 
-import re
 from typing import Any
+
+from bn_ext import _core
+from bn_ext._names import missing
 
 try:
     import torch
     from torch import Tensor, distributed, nn
 except ImportError as _error:
-    raise ModuleNotFoundError(
-        f"bn_ext.torch: expected torch, got {_error!r:.200}; python -m pip install torch "
-        "(a build for CPUs: --index-url https://download.pytorch.org/whl/cpu)",
-        name="torch",
-    ) from _error
+    url = "https://download.pytorch.org/whl/cpu"
+    install = f"torch (a build for CPUs: --index-url {url})"
+    raise missing(__name__, _error, install) from _error
 
-from bn_ext import _core
 from bn_ext.torch._operators import FLOATS, call_batch_norm
 
 __all__ = [
@@ -27,10 +26,7 @@ __all__ = [
     "batch_norm",
     "convert",
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy
 
 
 def batch_norm(
@@ -50,37 +46,28 @@ def batch_norm(
 ) -> Tensor:
     """`torch.nn.functional.batch_norm`, followed by an optional addition and ReLU.
 
+    Input and vectors may each be float32, float64, float16 or bfloat16, the input in any memory
+    format. In training, running_mean and running_var are updated in place, unless they are None,
+    and share memory with no other tensor. In inference, they are constants to autograd. Errors are
+    those of `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`; with a group, also
+    those of `SyncBatchNorm`.
+
     Parameters
     ----------
-    input : Tensor, shape (N, C, ...)
-        float32, float64, float16 or bfloat16, on a CPU, in any memory format.
-    running_mean, running_var, weight, bias : Tensor or None, shape (C,)
-        Each may have any of these dtypes. In training, running_mean and running_var are updated in
-        place, unless they are None, and share memory with no other tensor. In inference, the input
-        is normalized with them; to autograd, they are constants.
-    training, momentum, eps
-        As for torch's function.
+    input, running_mean, running_var, weight, bias, training, momentum, eps
+        As for torch's function, on a CPU.
     src_1 : Tensor, optional
         Added before the ReLU; of input's shape and dtype.
-    relu : bool, optional
-        Whether negative results become zeros.
     group : str, optional
         In training, the name of a process group whose processes share the batch, or an empty string
         for this process alone. Sums are then exact. None means plain sums in this process.
-    whole_gradients : bool, optional
+    relu, whole_gradients
         As for `SyncBatchNorm`.
 
     Returns
     -------
     Tensor
         In input's shape, dtype and memory format.
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`.
-    RuntimeError
-        As for `SyncBatchNorm`, if there is a group.
 
     Examples
     --------
@@ -96,17 +83,15 @@ def batch_norm(
     )  # fmt: skip
 
 
-def _wrong_kind(
-    name: str, tensor: Tensor, input: Tensor, dtypes: list[Any], is_written: bool
-) -> Exception:
+def _wrong_kind(name: str, tensor: Tensor, input: Tensor, is_written: bool) -> Exception:
     """The error for a tensor of another dtype, device or layout, with a call that converts it."""
     hint = ""
-    if tensor.dtype not in dtypes:
-        like = ", like input" if name == "src_1" else ""
-        expected = _core.any_of([str(each).removeprefix("torch.") for each in dtypes]) + like
-        got = tensor.dtype
-        if re.fullmatch(r"torch\.(bool|u?int(8|16|32|64)|b?float(8_\w+|16|32|64))", str(got)):
-            hint = f"; pass {name}.{FLOATS[dtypes[0]] if like else 'double'}()"
+    if tensor.dtype not in FLOATS or (name == "src_1" and tensor.dtype != input.dtype):
+        expected = _core.any_of([str(dtype).removeprefix("torch.") for dtype in FLOATS])
+        got, to = tensor.dtype, "double()"
+        if name == "src_1":
+            expected, to = f"{input.dtype}, like input", "to(input.dtype)"
+        hint = "" if tensor.is_complex() else f"; pass {name}.{to}"
     elif tensor.device != input.device:
         expected, got = f"a tensor on {input.device}, like input", tensor.device
     else:
@@ -116,15 +101,6 @@ def _wrong_kind(
     return TypeError(f"{name}: expected {expected}, got {got}{'' if is_written else hint}")
 
 
-def _wrong_shape(name: str, vectors: dict[str, Tensor | None], input: Tensor) -> Exception:
-    """The error for a vector whose length is not C; if all are alike, the input is wrong."""
-    got, shape = tuple(vectors[name].shape), tuple(input.shape)  # type: ignore[union-attr]
-    if len(got) == 1 and all(each is None or each.shape == got for each in vectors.values()):
-        what = f"{got[0]} channels on axis 1, like {name}"
-        return ValueError(f"input: expected {what}, got shape {shape}")
-    return ValueError(f"{name}: expected shape {shape[1:2]}, got {got}")
-
-
 def _batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None,
     bias: Tensor | None, training: bool, momentum: float, eps: float, src_1: Tensor | None,
@@ -132,28 +108,25 @@ def _batch_norm(
 ) -> Tensor:  # fmt: skip
     """`batch_norm`, which also adds to tracked, the number of batches."""
     running = {"running_mean": running_mean, "running_var": running_var}
-    vectors = {"weight": weight, "bias": bias, **running}
     for name, tensor in running.items():
         if tensor is None and not (training and running_mean is running_var):
             raise ValueError(f"{name}: expected a tensor, got None")
-    for name, tensor in {"input": input, "src_1": src_1, **vectors}.items():
-        if not isinstance(tensor, Tensor) and (tensor is not None or name == "input"):
-            raise TypeError(f"{name}: expected a torch.Tensor, got {type(tensor).__name__}")
-        dtypes = (input.dtype,) if name == "src_1" else FLOATS
-        if tensor is not None and not (
-            tensor.dtype in dtypes and tensor.device == input.device
-            and tensor.layout == torch.strided
-        ):  # fmt: skip
-            raise _wrong_kind(name, tensor, input, [*dtypes], name in running and training)
-    if input.dim() < 2:
-        raise ValueError(f"input: expected at least 2 dimensions, got shape {tuple(input.shape)}")
-    for name, tensor in vectors.items():
-        if tensor is None:
+    given = {"input": input, "src_1": src_1, "weight": weight, "bias": bias, **running}
+    for name, tensor in given.items():
+        if tensor is None and name != "input":
             continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name}: expected a torch.Tensor, got {type(tensor).__name__}")
+        if (
+            tensor.dtype not in (FLOATS if name != "src_1" else (input.dtype,))
+            or tensor.device != input.device
+            or tensor.layout != torch.strided
+        ):
+            raise _wrong_kind(name, tensor, input, name in running and training)
         if name in running and tensor.requires_grad:
             raise ValueError(f"{name}: expected a tensor that requires no gradient")
-        if tensor.shape != input.shape[1:2]:
-            raise _wrong_shape(name, vectors, input)
+    if input.dim() < 2:
+        raise ValueError(f"input: expected at least 2 dimensions, got shape {tuple(input.shape)}")
     if not torch.compiler.is_compiling():
         _core.as_epsilon(eps, "eps")
         _core.as_real(momentum, "momentum", "a finite number")
@@ -172,13 +145,18 @@ def _batch_norm(
 class _BatchNorm:
     """What the layers do differently from torch's."""
 
-    relu = False
+    #: `fused` is False if torch's functions compute what the layer fuses: after `convert` to torch.
+    relu, fused = False, True
 
     def __init__(self, *arguments: Any, relu: bool = False, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.relu = _core.as_flag(relu, "relu")
 
     def forward(self: Any, input: Tensor, src_1: Tensor | None = None) -> Tensor:
+        if not self.fused:
+            dst: Tensor = super().forward(input)  # type: ignore[misc]
+            dst = dst if src_1 is None else dst + src_1
+            return dst.relu() if self.relu else dst
         self._check_input_dim(input)
         from_batch = self.training or (self.running_mean is None and self.running_var is None)
         kept = not self.training or self.track_running_stats
@@ -200,40 +178,12 @@ class _BatchNorm:
     def _get_name(self) -> str:
         """What `print` calls it, unlike torch's layer of the same name."""
         kind = type(self)
-        return f"{__name__}.{kind.__name__}" if kind.__module__ == __name__ else kind.__name__
+        ours = self.fused and kind.__module__ == __name__
+        return f"{__name__}.{kind.__name__}" if ours else kind.__name__
 
     def extra_repr(self: Any) -> str:
         shown: str = super().extra_repr()  # type: ignore[misc]
         return f"{shown}, relu=True" if self.relu else shown
-
-
-class _Unfused(_BatchNorm):
-    """What `convert` makes of our layers where torch has no class of the same state and call.
-
-    A module with a ReLU inside would have other names of state, and take no src_1.
-    """
-
-    def forward(self: Any, input: Tensor, src_1: Tensor | None = None) -> Tensor:
-        dst: Tensor = super(_BatchNorm, self).forward(input)  # type: ignore[misc]
-        dst = dst if src_1 is None else dst + src_1
-        return dst.relu() if self.relu else dst
-
-
-class _Unfused1d(_Unfused, nn.BatchNorm1d):
-    pass
-
-
-class _Unfused2d(_Unfused, nn.BatchNorm2d):
-    pass
-
-
-class _Unfused3d(_Unfused, nn.BatchNorm3d):
-    pass
-
-
-class _UnfusedNd(_Unfused, nn.modules.batchnorm._BatchNorm):
-    def _check_input_dim(self, input: Tensor) -> None:
-        pass  # it takes what SyncBatchNorm takes
 
 
 class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
@@ -274,10 +224,8 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
 
     Parameters
     ----------
-    num_features, eps, momentum, affine, track_running_stats, *arguments, **options
+    num_features, eps, momentum, affine, track_running_stats, process_group, device, dtype
         As for torch's layer.
-    process_group : ProcessGroup, optional
-        The processes; None means all.
     relu : bool, optional
         Whether negative results become zeros.
     whole_gradients : bool, optional
@@ -349,38 +297,26 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
 
     @staticmethod
     def convert_sync_batchnorm(module: nn.Module, process_group: Any = None) -> nn.Module:
-        """Replace all batch normalizations of a model, in place, by layers of this class.
+        """Turn all batch normalizations of a model into layers of this class, as `convert` does.
 
-        Parameters
-        ----------
-        module : torch.nn.Module
-            Its layers change as with `convert`.
-        process_group : ProcessGroup, optional
-            The processes; None means all.
-
-        Returns
-        -------
-        torch.nn.Module
-            The module itself.
+        `process_group` is as for this class; the result is the module itself.
         """
         for layer in convert(module).modules():
             if isinstance(layer, (BatchNorm1d, BatchNorm2d, BatchNorm3d)):
-                was = next(kind for kind in type(layer).__mro__ if kind in _ROW_OF)
+                was = next(kind for kind in type(layer).__mro__ if kind in _TORCHS)
                 layer.__dict__.setdefault("_was", was)  # for `convert`
                 layer.__class__, layer.process_group = SyncBatchNorm, process_group
         return module
 
 
-#: Classes of torch's, ours, and what the latter become again if they have a ReLU.
-_ROWS: list[tuple[Any, Any, Any]] = [
-    (nn.BatchNorm1d, BatchNorm1d, _Unfused1d),
-    (nn.BatchNorm2d, BatchNorm2d, _Unfused2d),
-    (nn.BatchNorm3d, BatchNorm3d, _Unfused3d),
-    (_UnfusedNd, SyncBatchNorm, _UnfusedNd),  # torch's own does not train on CPUs
-]
-#: The rows of all classes.
-_ROW_OF: dict[type, tuple[Any, Any, Any]] = {each: row for row in _ROWS for each in row}
-_ROW_OF[nn.SyncBatchNorm] = _ROWS[-1]
+#: Our classes, and torch's whose state they have. Its SyncBatchNorm does not train on a CPU.
+_TORCHS: dict[type, Any] = {
+    BatchNorm1d: nn.BatchNorm1d,
+    BatchNorm2d: nn.BatchNorm2d,
+    BatchNorm3d: nn.BatchNorm3d,
+    SyncBatchNorm: nn.SyncBatchNorm,
+}
+_OURS = {theirs: ours for ours, theirs in _TORCHS.items()}
 
 
 def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
@@ -391,11 +327,10 @@ def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
     module : torch.nn.Module
         Its layers change in place: parameters, buffers, hooks and modes stay as they are.
     back : bool, optional
-        If True, turn bn_ext's layers into torch's. One with a ReLU becomes a subclass that takes
-        the same arguments and computes with torch's functions; others no longer take src_1. A
-        SyncBatchNorm becomes a layer that trains on CPUs and sees no other process: what it was
-        before `convert_sync_batchnorm`, else one for any number of axes.
-        ``torch.nn.SyncBatchNorm.convert_sync_batchnorm`` makes torch's of both.
+        If True, turn bn_ext's layers into torch's. One with a ReLU stays, but computes with torch's
+        functions; others no longer take src_1. A SyncBatchNorm becomes a layer that trains on CPUs
+        and sees no other process: what it was before `convert_sync_batchnorm`, else one for any
+        number of axes. ``torch.nn.SyncBatchNorm.convert_sync_batchnorm`` makes torch's of both.
 
     Returns
     -------
@@ -411,14 +346,18 @@ def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
     >>> type(bn_ext.torch.convert(model, back=True)[1]).__module__
     'torch.nn.modules.batchnorm'
     """
-    layers: list[Any] = [layer for layer in module.modules() if type(layer) in _ROW_OF]
+    layers: list[Any] = [*module.modules()]
     for layer in layers:
-        ours = _ROW_OF[type(layer)][1]
-        if back and type(layer) is ours:
-            theirs, _, unfused = _ROW_OF[vars(layer).pop("_was", ours)]
-            vars(layer).pop("process_group", None)
-            layer.__class__ = unfused if layer.relu else theirs
-        elif not back and type(layer) is not ours:
-            layer.relu = isinstance(layer, _Unfused) and layer.relu
-            layer.__class__ = ours
+        kind = type(layer)
+        if not back:
+            if kind in _OURS:
+                layer.__class__, layer.relu = _OURS[kind], False
+            elif kind in _TORCHS:
+                vars(layer).pop("fused", None)
+        elif kind in _TORCHS and layer.fused:
+            kind, _ = vars(layer).pop("_was", kind), vars(layer).pop("process_group", None)
+            if layer.relu or kind is SyncBatchNorm:
+                layer.__class__, layer.fused = kind, False
+            else:
+                layer.__class__ = _TORCHS[kind]
     return module

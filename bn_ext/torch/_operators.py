@@ -9,9 +9,9 @@ call_batch_norm    updates running statistics in place
 """
 
 import zlib
-from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,41 +27,23 @@ __all__ = ["FLOATS", "call_batch_norm"]
 
 # ---- tensors as arrays, and the options of every call -------------------------------------------
 
-_WORDS = _core.Words(
-    {"src": "input", "gamma": "weight", "beta": "bias", "running_variance": "running_var"}
-)
+_WORDS = _core.Words({
+    "src": "input", "gamma": "weight", "beta": "bias", "mean": "running_mean",
+    "variance": "running_var", "running_variance": "running_var",
+})  # fmt: skip
 
-
-#: The dtypes of data and vectors, with the methods that convert to them.
-FLOATS = {torch.float32: "float", torch.float64: "double", torch.float16: "half",
-           torch.bfloat16: "bfloat16"}  # fmt: skip
 #: NumPy's codes; bits of bfloat16 are seen as integers first.
 _CODES = {torch.float32: "=f4", torch.float64: "=f8", torch.float16: "=f2", torch.bfloat16: "=u2",
           torch.uint8: "=u1"}  # fmt: skip
-
-
-class _Memory:
-    """A tensor's memory as NumPy takes it. The array keeps it alive.
-
-    `Tensor.numpy` would keep its storage from being resized, ever; DLPack would end a lazy copy.
-    """
-
-    def __init__(self, tensor: Tensor, address: int, written: bool) -> None:
-        size = tensor.itemsize
-        self.tensor = tensor
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": _CODES[tensor.dtype],
-            "data": (address, not written),
-            "shape": tensor.shape,
-            "strides": None
-            if tensor.is_contiguous()
-            else tuple([step * size for step in tensor.stride()]),
-        }
+#: The dtypes of data and vectors.
+FLOATS = [*_CODES][:4]
 
 
 def _array(tensor: Tensor | None, written: bool = False) -> Any:
-    """An array over the tensor's memory; a lazily negated tensor is copied."""
+    """An array over the tensor's memory, which it keeps alive; a lazily negated tensor is copied.
+
+    `Tensor.numpy` would keep its storage from being resized, ever; DLPack would end a lazy copy.
+    """
     if tensor is None:
         return None
     if tensor.is_neg():
@@ -74,7 +56,13 @@ def _array(tensor: Tensor | None, written: bool = False) -> Any:
             f"expected tensors with memory, got a {type(tensor).__name__} of shape "
             f"{tuple(tensor.shape)} that has none, or whose memory was freed"
         )
-    array = np.asarray(_Memory(tensor, address, written))
+    size, is_dense = tensor.itemsize, tensor.is_contiguous()
+    interface = {
+        "version": 3, "typestr": _CODES[tensor.dtype], "data": (address, not written),
+        "shape": tensor.shape,
+        "strides": None if is_dense else tuple([step * size for step in tensor.stride()]),
+    }  # fmt: skip
+    array = np.asarray(SimpleNamespace(tensor=tensor, __array_interface__=interface))
     if tensor.dtype != torch.bfloat16:
         return array
     import ml_dtypes
@@ -82,8 +70,7 @@ def _array(tensor: Tensor | None, written: bool = False) -> Any:
     return array.view(ml_dtypes.bfloat16)
 
 
-def _writable(tensor: Tensor) -> Any:
-    return _array(tensor, True)
+_writable = partial(_array, written=True)
 
 
 def _options() -> dict[str, Any]:
@@ -91,10 +78,6 @@ def _options() -> dict[str, Any]:
     threads = torch.get_num_threads()
     limited = threads < _core.default_threads()
     return {"data_format": "NCX", "num_threads": threads if limited else None}
-
-
-def _vector(src: Tensor, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return src.new_empty(shape or src.shape[1], dtype=dtype)
 
 
 def _dtype(vector: Tensor | None) -> torch.dtype:
@@ -105,12 +88,7 @@ def _dtype(vector: Tensor | None) -> torch.dtype:
 # ---- several processes ------------------------------------------------------------------------
 
 
-_SumsT = TypeVar("_SumsT", Statistics, GradientSums)
-
-
-def _shared(
-    function: str, group: str, src: Tensor, eps: float, find: Callable[[], _SumsT]
-) -> _SumsT:
+def _shared(function: str, group: str, src: Tensor, eps: float, find: Any) -> Any:
     """What `find` returns, exact sums of this process, with those of all others added.
 
     Integers of different lengths must not meet, so a word goes ahead: a hash of what is alike.
@@ -138,9 +116,11 @@ def _shared(
 # arguments, nor change them.
 
 
-def _bits(src: Tensor, gate: bool) -> Tensor:
+def _new(src: Tensor, gate: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Memory for dst, statistics, workspace."""
     size = workspace_size(src.numel(), src.dim()) if gate else 0
-    return _vector(src, size, dtype=torch.uint8)
+    statistics = src.new_empty(2, src.shape[1], dtype=torch.float64)
+    return torch.empty_like(src), statistics, src.new_empty(size, dtype=torch.uint8)
 
 
 def _update(
@@ -153,41 +133,43 @@ def _update(
 
     With `dry`, a step of training is only checked.
     """
-    outputs = torch.empty_like(src), _vector(src, 2, src.shape[1]), _bits(src, gate)
+    outputs = _new(src, gate)
     dst, (mean, variance), workspace = map(_writable, outputs)
     x, how = _array(src), _options()
     given: dict[str, Any] = {
         "gamma": _array(weight), "beta": _array(bias), "src_1": _array(src_1), "epsilon": eps,
         "relu": relu, "workspace": workspace if gate else None, "words": _WORDS, **how,
     }  # fmt: skip
-    running: dict[str, Any] = {}
     if not training:
+        stats = _array(running_mean), _array(running_var)
+        _core.inference(x, *stats, out=dst, **given)
         with _core.DefaultMode():
-            mean[:], variance[:] = _array(running_mean), _array(running_var)
-    elif running_mean is not None and running_var is not None:
+            mean[:], variance[:] = stats
+        return outputs
+    running: dict[str, Any] = {}
+    if running_mean is not None and running_var is not None:
         running = {
             "running_mean": _writable(running_mean), "running_variance": _writable(running_var),
             "exponential_avg_factor": momentum, "correction": 0 if group else 1,
         }  # fmt: skip
         torch.autograd.graph.increment_version((running_mean, running_var))
-    if training:  # with a group, errors come before others wait
-        out = dst, mean, variance
-        first = dry or bool(group)
-        _core.training(x, out=out, exact=group is not None, dry=first, **given, **running)
-        if not group or dry:
-            return outputs
+    _core.training(  # with a group, errors come before others wait
+        x, out=(dst, mean, variance), exact=group is not None, dry=dry or bool(group), **given,
+        **running,
+    )  # fmt: skip
+    if group and not dry:
         total = _shared("batch_norm", group, src, eps, partial(Statistics, x, exact=True, **how))
         mean[:], variance[:] = total.mean, total.variance
-    _core.inference(x, mean, variance, out=dst, **given)
-    if running:
-        total.update_running(**running | {"correction": 1})
+        _core.inference(x, mean, variance, out=dst, **given)
+        if running:
+            total.update_running(**running | {"correction": 1})
     return outputs
 
 
 def _after(given: tuple[Any, ...]) -> list[Tensor]:
     """Copies of the running statistics that a step updates, or empty tensors."""
-    src, _, _, _, *running, training, _, _, _, _, _, _ = given
-    return [each.clone() if training and each is not None else _vector(src, 0) for each in running]
+    src, running, training = given[0], given[4:6], given[6]
+    return [each.clone() if training and each is not None else src.new_empty(0) for each in running]
 
 
 #: As for `_update`.
@@ -209,17 +191,16 @@ def _normalize(*given: Any) -> tuple[Tensor, ...]:
 
 def _outputs(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     *_, gate, _, _ = rest
-    new = torch.empty_like(src), _vector(src, 2, src.shape[1]), _bits(src, gate)
-    return *new, *_after((src, *rest))
+    return *_new(src, gate), *_after((src, *rest))
 
 
 def _outputs_of_gradients(
     src: Tensor, _: Any, __: Any, weight: Tensor | None, *rest: Any
 ) -> tuple[Tensor, ...]:
     *_, relu, added, vectors, _, _, bias = rest
-    size = () if vectors else (0,)
-    pair = [_vector(src, *size, dtype=dtype) for dtype in (_dtype(weight), bias)]
-    last = torch.empty_like(src) if relu and added else _vector(src, 0)
+    size = src.shape[1] if vectors else 0
+    pair = [src.new_empty(size, dtype=dtype) for dtype in (_dtype(weight), bias)]
+    last = torch.empty_like(src) if relu and added else src.new_empty(0)
     return torch.empty_like(src), *pair, last
 
 
@@ -234,26 +215,26 @@ def _gradients(
     )
     diff_src, *diff_vectors, diff_src_1 = map(_writable, outputs)
     x, diff, (mean, variance), how = _array(src), _array(diff_dst), _array(statistics), _options()
-    gate: dict[str, Any] = {"relu": True, "workspace": _array(workspace)} if relu else {}
-    rest: dict[str, Any] = {"variance": variance, "gamma": _array(weight), "epsilon": eps,
-                            "words": _WORDS, **how}  # fmt: skip
+    gate: dict[str, Any] = {"relu": relu, "workspace": _array(workspace) if relu else None}
+    backward = partial(
+        _core.backward, variance=variance, gamma=_array(weight), epsilon=eps, words=_WORDS, **how
+    )
 
     def find() -> GradientSums:
         own = GradientSums(x, diff, mean, exact=True, **gate, **how)
         if vectors and not whole:  # apply them to no elements
-            out = None, *diff_vectors
-            _core.backward(x[:0], diff[:0], mean, out=out, total=total_of(own), **rest)
+            backward(x[:0], diff[:0], mean, out=(None, *diff_vectors), total=total_of(own))
         return own
 
     total = None
     if group and (training or (whole and vectors)):
         total = _shared("batch_norm_backward", group, src, eps, find)
         vectors &= whole
-    out = [diff_src, *(diff_vectors if vectors else (None, None)), diff_src_1]
-    _core.backward(
+    out = diff_src, *(diff_vectors if vectors else (None, None)), diff_src_1
+    backward(
         x, diff, mean, is_training=training, param_grads=vectors, diff_src_1=relu and added,
         out=out if relu and added else out[:3], exact=group is not None and (training or whole),
-        total=total_of(total), **gate, **rest,
+        total=total_of(total), **gate,
     )  # fmt: skip
     return outputs
 
@@ -261,7 +242,8 @@ def _gradients(
 def _outputs_of_second(
     src: Tensor, _: Any, __: Any, weight: Tensor | None, *___: Any
 ) -> tuple[Tensor, ...]:
-    return torch.empty_like(src), torch.empty_like(src), _vector(src, dtype=_dtype(weight))
+    vector = src.new_empty(src.shape[1], dtype=_dtype(weight))
+    return torch.empty_like(src), torch.empty_like(src), vector
 
 
 def _second(
@@ -272,10 +254,9 @@ def _second(
     """Gradients of src, diff_dst and weight, given those of what `_gradients` returns."""
     outputs = _outputs_of_second(src, diff_dst, statistics, weight)
     of_src = torch.zeros_like(src) if of_src is None else of_src
-    mean, variance = _array(statistics)
+    arrays = map(_array, (weight, of_src, of_weight, of_bias))
     gated_double_backward(
-        _array(src), _array(diff_dst), mean, variance, _array(weight), _array(of_src),
-        _array(of_weight), _array(of_bias), _array(of_src_1),
+        _array(src), _array(diff_dst), *_array(statistics), *arrays, of_src_1=_array(of_src_1),
         workspace=_array(workspace) if relu else None, is_training=training,
         out=tuple(map(_writable, outputs)), epsilon=eps, words=_WORDS, **_options(),
     )  # fmt: skip
@@ -331,12 +312,6 @@ def _operator(name: str, kernel: Any, fake: Any, schema: str | None = None) -> A
     return made
 
 
-def _is_transformed() -> bool:
-    """Whether torch.func or forward mode, which autograd functions refuse, look at the call."""
-    transforms: bool = torch._C._are_functorch_transforms_active()
-    return transforms or torch.autograd.forward_ad._current_level >= 0
-
-
 def _count(run: Any, given: Any, tracked: Tensor | None) -> Any:
     """Run it; count the batch in tracked, and write the running statistics of an operator.
 
@@ -389,7 +364,14 @@ def _differentiable(
         is_real = type(given[0]) in (Tensor, nn.Parameter) and given[0].device.type == "cpu"
         is_plain = is_real and not is_traced and not torch._C._len_torch_dispatch_stack()
         run = kernel if is_plain else operator
-        if is_traced or not (torch.is_grad_enabled() or _is_transformed()):
+        # Autograd functions refuse torch.func and forward mode, which look at calls without a
+        # gradient, too.
+        is_seen = (
+            torch.is_grad_enabled()
+            or torch._C._are_functorch_transforms_active()
+            or torch.autograd.forward_ad._current_level >= 0
+        )
+        if is_traced or not is_seen:
             return through(run, given, tracked)
         return function.apply(*given[:tensors], (given[tensors:], run, tracked))
 
