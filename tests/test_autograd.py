@@ -199,6 +199,18 @@ def test_gradients_are_those_of_bn_ext(rng, name, training, relu, data_format):
     assert autograd.make_jvp(function, 2)(*given)(beta)[1].dtype == src.dtype
 
 
+@pytest.mark.parametrize("relu", [False, True])
+def test_gradients_have_the_dtypes_of_their_arguments(rng, relu):
+    """Also where the loss is float64."""
+    given, _ = arrays(rng, (12, 3), "NXC", "float16", "float32")
+
+    def loss(*given):
+        return anp.sum(np.ones((12, 3)) * of((), relu=relu)(*given))
+
+    grads = autograd.grad(loss, (0, 1, 2, 3))(*given)
+    assert [a.dtype for a in grads] == [a.dtype for a in given]
+
+
 @pytest.mark.parametrize("name", ["float32", "float16"])
 def test_second_derivatives_of_other_dtypes(rng, name):
     """They are right although autograd's own arithmetic turns gradients into float64."""

@@ -104,14 +104,17 @@ def test_stores_past_the_cache_to_odd_addresses(rng, isa, data_format, dims):
                 assert not records["odd"].any()
 
 
-def test_results_past_the_cache_each_with_gaps_of_its_own(rng, isa):
-    """Stores of whole registers would fit one result's channels, but not the other's."""
+@pytest.mark.parametrize(
+    ("data_format", "dims"), [("NCX", (1, 5, 900)), ("NCX", (3, 5, 900)), ("NXC", (60, 512))]
+)
+def test_results_past_the_cache_each_with_gaps_of_its_own(rng, isa, data_format, dims):
+    """Stores of whole registers would fit one result's rows or channels, but not the other's."""
     _core.set_cache_sizes(1 << 20, 1)  # several channels per tile
     for types in DTYPES:
-        p = problem(rng, (1, 5, 900), "NCX", *types)
+        p = problem(rng, dims, data_format, *types)
         for member in MEMBERS.values():
             _, want = member.run(p)
             gaps = itertools.count()
-            out = [np.empty((1, 5, 900 + next(gaps)), p.src.dtype)[..., :900]
+            out = [np.empty((*dims[:-1], dims[-1] + next(gaps)), p.src.dtype)[..., : dims[-1]]
                    if kind == "tensor" else None for kind in member.returns]  # fmt: skip
             assert member.run(p, out=out)[1] == want

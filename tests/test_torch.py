@@ -865,6 +865,13 @@ def test_sync_without_processes():
     x = torch.randn(5, 3, 4, 4)
     first = ours(x)
     assert_same([ours(x.contiguous(memory_format=torch.channels_last))], [first])
+    many = torch.randn(9, 3, 8, 8) * 10 ** torch.linspace(-4, 4, 8)  # plain sums would differ
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        leaf = many.contiguous(memory_format=layout).requires_grad_()
+        dst = SyncBatchNorm(3)(leaf)
+        found.append(torch.autograd.grad(dst, leaf, many.contiguous(memory_format=layout)))
+    assert_same(*found)
     for _ in range(2):
         torch.testing.assert_close(first, theirs(x))
     for a, b in zip(ours.buffers(), theirs.buffers(), strict=True):
