@@ -169,12 +169,12 @@ def headline(runs, found):
         for layout in ("NXC", "NCX")
     )
     text = (
-        "The gradient of float32 data in ResNet-50's shapes, each call right after a pass of NumPy "
-        f"over other data, on two threads of an {cpu} with AVX-512; times as multiples of "
-        f"bn_ext's, medians (and ranges). NumPy's formula: {times('numpy')}; torch: "
-        f"{times('torch')}; the fastest of NumPy, torch, JAX, TensorFlow and oneDNN: "
-        f"{last:.1f} with channels last, {first:.1f} with channels first. [Method, "
-        "table](docs/figures.md); `bn-ext bench` measures it on your machine."
+        "Times of the float32 gradient in ResNet-50's shapes, as multiples of bn_ext's, each call "
+        f"right after a pass of NumPy over other data, on two threads of an {cpu} with AVX-512: "
+        f"medians (and ranges). NumPy's formula: {times('numpy')}. torch: {times('torch')}. "
+        "The fastest of NumPy, torch, JAX, TensorFlow and oneDNN in each shape: "
+        f"{last:.1f} with channels last, {first:.1f} with channels first. [All figures]"
+        "(docs/figures.md); `bn-ext bench` measures yours."
     )
     return textwrap.fill(text, width=120, break_on_hyphens=False) + "\n"
 
