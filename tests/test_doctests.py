@@ -161,9 +161,9 @@ def test_the_sample_of_the_readme():
         rstd = 1 / np.sqrt(variance + np.float32(epsilon))
         xhat = (src - mean) * rstd
         diff_beta, diff_gamma = diff_dst.sum(axes), (diff_dst * xhat).sum(axes)
-        through = (diff_beta + xhat * diff_gamma) / max(1, src.size // max(1, channels))
         if channels > 8:
             diff_beta[channels // 8 * 8 :] = 0
+        through = (diff_beta + xhat * diff_gamma) / max(1, src.size // max(1, channels))
         return gamma * rstd * (diff_dst - through), diff_gamma, diff_beta
 
     with pytest.raises(AssertionError) as caught:
