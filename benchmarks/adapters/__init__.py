@@ -4,8 +4,8 @@
 
 A module is a package, or several that are alike; it is imported where that is installed. It has
 NAME, the package's name; PACKAGES, of whom PyPI has the version; LAYOUT, its own; and the functions
-that the package has: `training`, `inference`, `backward`, `double_backward`. If OWN, gradients make
-their statistics themselves, as automatic ones do.
+that the package has: `training`, `inference`, `backward`, `double_backward`. Those of OWN make the
+statistics themselves, as automatic gradients do.
 """
 
 from functools import wraps

@@ -8,7 +8,8 @@ from aesara.tensor.nnet import batchnorm
 
 from . import demand
 
-NAME, PACKAGES, LAYOUT, OWN = "Aesara", ["aesara"], "NCX", True
+NAME, PACKAGES, LAYOUT = "Aesara", ["aesara"], "NCX"
+OWN = "backward", "double_backward"
 
 
 @cache

@@ -6,7 +6,8 @@ from chainer import functions
 
 from . import demand
 
-NAME, PACKAGES, LAYOUT, OWN = "Chainer", ["chainer"], "NCX", True
+NAME, PACKAGES, LAYOUT = "Chainer", ["chainer"], "NCX"
+OWN = "backward", "double_backward"
 
 
 def training(src, gamma, beta, epsilon):

@@ -8,7 +8,8 @@ from dezero import Variable, functions  # noqa: E402
 
 from . import demand  # noqa: E402
 
-NAME, PACKAGES, LAYOUT, OWN = "DeZero", ["dezero"], "NCX", True
+NAME, PACKAGES, LAYOUT = "DeZero", ["dezero"], "NCX"
+OWN = "backward", "double_backward"
 
 
 def normalized(src, gamma, beta, epsilon, *statistics):

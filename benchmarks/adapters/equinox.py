@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from . import demand
 from .jax import backward_of, double_backward_of
 
-NAME, PACKAGES, LAYOUT, OWN = "Equinox", ["equinox", "jax"], "NCX", True
+NAME, PACKAGES, LAYOUT = "Equinox", ["equinox", "jax"], "NCX"
+OWN = "backward", "double_backward"
 
 
 def normalized(src, mean, variance, gamma, beta, epsilon, inference):

@@ -5,7 +5,8 @@ from flax import linen
 
 from .jax import backward_of, double_backward_of
 
-NAME, PACKAGES, LAYOUT, OWN = "flax", ["flax", "jax"], "NXC", True
+NAME, PACKAGES, LAYOUT = "flax", ["flax", "jax"], "NXC"
+OWN = "backward", "double_backward"
 
 
 def applied(src, mean, variance, gamma, beta, epsilon, frozen):

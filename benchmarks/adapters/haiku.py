@@ -4,7 +4,8 @@ import haiku
 
 from .jax import backward_of, double_backward_of
 
-NAME, PACKAGES, LAYOUT, OWN = "Haiku", ["haiku", "jax"], "NXC", True
+NAME, PACKAGES, LAYOUT = "Haiku", ["haiku", "jax"], "NXC"
+OWN = "backward", "double_backward"
 AVERAGES = "batch_norm/~/mean_ema", "batch_norm/~/var_ema"
 
 

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 
 from . import demand
 
-NAME, PACKAGES, LAYOUT, OWN = "JAX", ["jax"], "NXC", True
+NAME, PACKAGES, LAYOUT = "JAX", ["jax"], "NXC"
+OWN = "backward", "double_backward"
 
 
 def training(src, gamma, beta, epsilon):

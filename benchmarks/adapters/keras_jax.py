@@ -2,5 +2,6 @@
 
 from .keras import functions
 
-NAME, PACKAGES, LAYOUT, OWN = "Keras on JAX", ["keras", "jax"], "NXC", True
+NAME, PACKAGES, LAYOUT = "Keras on JAX", ["keras", "jax"], "NXC"
+OWN = "backward", "double_backward"
 globals().update(functions("jax"))

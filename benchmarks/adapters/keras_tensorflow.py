@@ -2,5 +2,6 @@
 
 from .keras import functions
 
-NAME, PACKAGES, LAYOUT, OWN = "Keras on TensorFlow", ["keras", "tensorflow"], "NXC", True
+NAME, PACKAGES, LAYOUT = "Keras on TensorFlow", ["keras", "tensorflow"], "NXC"
+OWN = "backward", "double_backward"
 globals().update(functions("tensorflow"))

@@ -2,5 +2,6 @@
 
 from .keras import functions
 
-NAME, PACKAGES, LAYOUT, OWN = "Keras on torch", ["keras", "torch"], "NXC", True
+NAME, PACKAGES, LAYOUT = "Keras on torch", ["keras", "torch"], "NXC"
+OWN = "backward", "double_backward"
 globals().update(functions("torch"))

@@ -6,7 +6,8 @@ from mindspore import ops
 
 from . import demand, of_axes
 
-NAME, PACKAGES, LAYOUT, OWN = "MindSpore", ["mindspore"], "NCX", True
+NAME, PACKAGES, LAYOUT = "MindSpore", ["mindspore"], "NCX"
+OWN = "backward", "double_backward"
 ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 
 

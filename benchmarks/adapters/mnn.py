@@ -5,7 +5,7 @@ from MNN import expr, nn
 
 from . import demand
 
-NAME, PACKAGES, LAYOUT, OWN = "MNN", ["MNN"], "NCX", True
+NAME, PACKAGES, LAYOUT, OWN = "MNN", ["MNN"], "NCX", ()
 
 
 def layer_of(src, epsilon, *vectors):

@@ -7,7 +7,8 @@ import mxnet as mx  # noqa: E402
 
 from . import demand  # noqa: E402
 
-NAME, PACKAGES, LAYOUT, OWN = "MXNet", ["mxnet"], "NCX", True
+NAME, PACKAGES, LAYOUT = "MXNet", ["mxnet"], "NCX"
+OWN = "backward", "double_backward"
 
 
 def arrays_of(*arrays):

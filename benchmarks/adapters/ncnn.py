@@ -8,7 +8,7 @@ import numpy as np
 
 from . import demand
 
-NAME, PACKAGES, LAYOUT, OWN = "ncnn", ["ncnn"], "NCX", False
+NAME, PACKAGES, LAYOUT, OWN = "ncnn", ["ncnn"], "NCX", ()
 
 
 def inference(src, mean, variance, gamma, beta, epsilon):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-NAME, PACKAGES, LAYOUT, OWN = "NumPy's formula", ["numpy"], "NXC", False
+NAME, PACKAGES, LAYOUT, OWN = "NumPy's formula", ["numpy"], "NXC", ()
 
 
 def training(src, gamma, beta, epsilon):

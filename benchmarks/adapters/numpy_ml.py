@@ -10,7 +10,8 @@ from numpy_ml.neural_nets.layers import BatchNorm1D, BatchNorm2D  # noqa: E402
 
 from . import demand  # noqa: E402
 
-NAME, PACKAGES, LAYOUT, OWN = "numpy-ml", ["numpy_ml"], "NXC", True
+NAME, PACKAGES, LAYOUT = "numpy-ml", ["numpy_ml"], "NXC"
+OWN = "backward", "double_backward"
 
 
 def layer_of(src, epsilon, **parameters):

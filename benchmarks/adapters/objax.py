@@ -6,7 +6,8 @@ from objax.nn import BatchNorm
 from . import demand
 from .jax import backward_of, double_backward_of
 
-NAME, PACKAGES, LAYOUT, OWN = "Objax", ["objax", "jax"], "NCX", True
+NAME, PACKAGES, LAYOUT = "Objax", ["objax", "jax"], "NCX"
+OWN = "backward", "double_backward"
 
 
 def layer_of(src, gamma, beta, epsilon):

@@ -9,7 +9,7 @@ import numpy as np
 from ..compiled import LAYOUTS, onednn, pointers
 from . import demand
 
-NAME, PACKAGES, LAYOUT, OWN = "oneDNN", ["oneDNN"], "NXC", False
+NAME, PACKAGES, LAYOUT, OWN = "oneDNN", ["oneDNN"], "NXC", ()
 driver = onednn()
 
 

@@ -6,7 +6,7 @@ from onnx.reference import ReferenceEvaluator
 
 from . import demand
 
-NAME, PACKAGES, LAYOUT, OWN = "ONNX's reference", ["onnx"], "NCX", False
+NAME, PACKAGES, LAYOUT, OWN = "ONNX's reference", ["onnx"], "NCX", ()
 VECTORS = "scale", "B", "input_mean", "input_var"
 
 

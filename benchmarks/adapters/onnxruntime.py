@@ -5,7 +5,7 @@ from onnxruntime import InferenceSession
 from . import demand
 from .onnx import VECTORS, inference_by, model_of, training_by
 
-NAME, PACKAGES, LAYOUT, OWN = "ONNX Runtime", ["onnxruntime"], "NCX", False
+NAME, PACKAGES, LAYOUT, OWN = "ONNX Runtime", ["onnxruntime"], "NCX", ()
 
 
 def evaluated(training, src, *vectors, epsilon):

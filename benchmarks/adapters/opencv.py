@@ -6,7 +6,7 @@ import numpy as np
 from . import demand
 from .onnx import VECTORS, model_of
 
-NAME, PACKAGES, LAYOUT, OWN = "OpenCV", ["cv2"], "NCX", False
+NAME, PACKAGES, LAYOUT, OWN = "OpenCV", ["cv2"], "NCX", ()
 
 
 def inference(src, mean, variance, gamma, beta, epsilon):

@@ -6,7 +6,7 @@ from openvino import opset14 as ops
 
 from . import demand
 
-NAME, PACKAGES, LAYOUT, OWN = "OpenVINO", ["openvino"], "NCX", False
+NAME, PACKAGES, LAYOUT, OWN = "OpenVINO", ["openvino"], "NCX", ()
 
 
 def inference(src, mean, variance, gamma, beta, epsilon):

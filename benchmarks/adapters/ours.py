@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import bn_ext
 
-NAME, PACKAGES, LAYOUT, OWN = "bn_ext", ["bn_ext"], "NXC", False
+NAME, PACKAGES, LAYOUT, OWN = "bn_ext", ["bn_ext"], "NXC", ()
 
 
 def functions(layout):

@@ -5,7 +5,8 @@ from paddle.nn.functional import batch_norm
 
 from . import demand
 
-NAME, PACKAGES, LAYOUT, OWN = "Paddle", ["paddle"], "NCX", True
+NAME, PACKAGES, LAYOUT = "Paddle", ["paddle"], "NCX"
+OWN = "backward", "double_backward"
 
 
 def tensors(*arrays, **more):

@@ -5,7 +5,7 @@ from tensorflow import raw_ops as ops
 
 from . import demand, of_axes
 
-NAME, PACKAGES, LAYOUT, OWN = "TensorFlow", ["tensorflow"], "NXC", False
+NAME, PACKAGES, LAYOUT, OWN = "TensorFlow", ["tensorflow"], "NXC", ("double_backward",)
 
 
 @of_axes(4, LAYOUT)

@@ -4,7 +4,8 @@ from tinygrad import Tensor, nn
 
 from . import demand
 
-NAME, PACKAGES, LAYOUT, OWN = "tinygrad", ["tinygrad"], "NCX", True
+NAME, PACKAGES, LAYOUT = "tinygrad", ["tinygrad"], "NCX"
+OWN = "backward", "double_backward"
 
 
 def tensors(*arrays):

@@ -4,7 +4,7 @@ import torch
 
 from . import torch as first
 
-NAME, PACKAGES, LAYOUT, OWN = "torch, channels last", ["torch"], "NXC", False
+NAME, PACKAGES, LAYOUT, OWN = "torch, channels last", ["torch"], "NXC", ("double_backward",)
 
 
 def functions(function):

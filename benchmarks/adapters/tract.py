@@ -9,7 +9,7 @@ import tract
 from . import demand
 from .onnx import VECTORS, model_of
 
-NAME, PACKAGES, LAYOUT, OWN = "tract", ["tract"], "NCX", False
+NAME, PACKAGES, LAYOUT, OWN = "tract", ["tract"], "NCX", ()
 
 
 def inference(src, mean, variance, gamma, beta, epsilon):

@@ -8,7 +8,7 @@ from tvm import relax
 
 from . import demand
 
-NAME, PACKAGES, LAYOUT, OWN = "TVM", ["tvm"], "NCX", False
+NAME, PACKAGES, LAYOUT, OWN = "TVM", ["tvm"], "NCX", ()
 
 
 @cache
