@@ -5,6 +5,7 @@ info.py       what is in use here
 verify.py     are the bits what they must be?
 bench.py      rows: measured, shown and written
 reference.py  cases for other implementations, and their check
+child.py      a function's cases in a process that it may crash
 usage.py      conversion of arguments, and error messages
 """
 

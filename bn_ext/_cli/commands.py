@@ -9,8 +9,8 @@ from typing import Any
 from bn_ext._bench.peers import PEERS
 from bn_ext._cli.bench import BENCH, WORDS, add_options, bench
 from bn_ext._cli.info import INFO, info
-from bn_ext._cli.reference import CASES, CHECK, add_kinds, cases, check
-from bn_ext._cli.usage import UsageError, as_limit
+from bn_ext._cli.reference import CASES, CHECK, add_judging, add_kinds, cases, check
+from bn_ext._cli.usage import UsageError
 from bn_ext._cli.verify import VERIFY, verify
 from bn_ext._version import __version__
 
@@ -60,10 +60,9 @@ def parser() -> argparse.ArgumentParser:
     add_kinds(add, several=True)
 
     add = add_command(check, "check results, or a Python function", description=CHECK)
-    add("what", metavar="DIR|MODULE:FUNCTION", help="the folder, or the function")
+    add("what", metavar="DIR|MODULE:FUNCTION|FILE.py:FUNCTION", help="the folder, or the function")
     add_kinds(add, several=False)
-    add("--narrow", action="store_true", help="results may have a narrower dtype than the data")
-    add("--limit", type=as_limit, default=1.0, help="the largest error that passes (default: 1)")
+    add_judging(add)
     return top
 
 

@@ -6,16 +6,18 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bn_ext._cli.usage import UsageError, writing
+from bn_ext._cli import child
+from bn_ext._cli.usage import UsageError, as_whole, writing
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing import _files as files
-from bn_ext.testing._cases import LAYOUTS, Case, Kind, standard_cases
-from bn_ext.testing._report import run, said
+from bn_ext.testing._cases import ARITHMETICS, LAYOUTS, Case, Kind, standard_cases
+from bn_ext.testing._report import said
 
-__all__ = ["CASES", "CHECK", "add_kinds", "cases", "check"]
+__all__ = ["CASES", "CHECK", "add_judging", "add_kinds", "cases", "check"]
 
 CASES = """Write the standard cases as .npy files: inputs, right results, the largest errors that
 pass, and manifest.json, which lists them. A program in any language writes its results beside them;
@@ -23,7 +25,8 @@ pass, and manifest.json, which lists them. A program in any language writes its 
 
 CHECK = """Judge results that a program wrote into DIR beside the files of `bn-ext cases`, each as
 the .npy file that the manifest names; or call a Python function with the standard cases, as
-bn_ext.testing.check_backward does. A table shows each case's error in units of its limit."""
+bn_ext.testing.check_backward does, in a process of its own, which it may crash. A table shows each
+case's error in units of its limit."""
 
 KINDS = {
     "training": Kind("training"),
@@ -36,8 +39,10 @@ KINDS = {
 #: What options that choose cases are if they are not given.
 DEFAULTS: dict[str, Any] = {
     "op": ["backward"], "dtypes": ["float32"], "layout": "NXC", "relu": False, "quick": False,
-    "skip": (),
+    "skip": (), "own_statistics": False,
 }  # fmt: skip
+#: The same for those that choose how a function is called.
+CALLS: dict[str, Any] = {"repeats": 1, "same_bits": False, "strided": False}
 
 
 def add_kinds(add: Callable[..., Any], *, several: bool) -> None:
@@ -58,9 +63,27 @@ def add_kinds(add: Callable[..., Any], *, several: bool) -> None:
            metavar="WORD")  # fmt: skip
 
 
+def add_judging(add: Callable[..., Any]) -> None:
+    """The options of check alone."""
+    how: dict[str, Any] = {"action": "store_true", "default": argparse.SUPPRESS}
+    add("--arithmetic", choices=ARITHMETICS, default="float32",
+        help="what passes: double (bn_ext's own limits), float32 (sums in the type of the data's "
+        "arithmetic, in any order; default), any (src * scale + shift, and the like)")  # fmt: skip
+    add("--narrow", action="store_true", help="results may have a narrower dtype than the data")
+    add("--own-statistics", help="a gradient makes its own statistics", **how)
+    add("--repeats", type=as_whole, metavar="N", default=argparse.SUPPRESS,
+        help="call the function N times with each case, and say where bits differ")  # fmt: skip
+    add("--same-bits", help="fail where they do", **how)
+    add("--strided", help="pass arrays with gaps between their numbers", **how)
+
+
 def chosen(given: argparse.Namespace, **more: Any) -> Iterator[Case]:
     options = argparse.Namespace(**{**DEFAULTS, **more, **vars(given)})
     kinds = [replace(KINDS[name], data_format=options.layout) for name in options.op]
+    if options.own_statistics:
+        if not all("backward" in kind.operation and kind.is_training for kind in kinds):
+            raise UsageError("--own-statistics: expected --op backward or double-backward")
+        kinds = [replace(kind, own_statistics=True) for kind in kinds]
     gated = [kind for kind in kinds if kind.operation != "double_backward"]
     if options.relu and not gated:
         raise UsageError("--relu: expected an --op other than double-backward")
@@ -86,17 +109,19 @@ def cases(options: argparse.Namespace) -> int:
 
 def check(options: argparse.Namespace) -> int:
     absent: list[str] = []
-    how = {"narrow": options.narrow, "limit": options.limit}
+    how = {"narrow": options.narrow, "arithmetic": options.arithmetic}
     if os.path.isdir(options.what):
-        given = [name for name in DEFAULTS if name in options]
+        given = [name for name in (*DEFAULTS, *CALLS) if name in options]
         if given:
-            raise UsageError(f"--{given[0]}: expected only with module:function; DIR has its cases")
+            name = given[0].replace("_", "-")
+            raise UsageError(f"--{name}: expected only with module:function; DIR has its cases")
         try:
             report, absent = files.check(Path(options.what), **how)
         except (files.ManifestError, ImportError) as error:  # ml_dtypes may be missing
             raise UsageError(str(error)) from None
     else:
-        report = run(imported(options.what), chosen(options), **how)
+        how |= {name: vars(options).get(name, default) for name, default in CALLS.items()}
+        report = child.run(partial(imported, options.what), partial(chosen, options), **how)
     print(report)
     if absent:
         print(f"\nnot checked, since no case has a result: {', '.join(absent)}")
@@ -104,12 +129,17 @@ def check(options: argparse.Namespace) -> int:
 
 
 def imported(what: str) -> Callable[..., Any]:
-    """The function of MODULE:FUNCTION."""
-    module, colon, names = what.partition(":")
+    """The function of MODULE:FUNCTION or FILE.py:FUNCTION."""
+    module, colon, names = what.rpartition(":")
     if not (module and colon and names):
         raise UsageError(f"{what}: expected a folder that exists, or module:function")
-    sys.path.insert(0, os.getcwd())
+    path, folder = Path(module), os.getcwd()
+    if path.suffix == ".py":
+        module, folder = path.stem, str(path.parent.resolve())
+    sys.path.insert(0, folder)
     try:
+        if path.suffix == ".py" and not path.is_file():
+            raise FileNotFoundError(f"no file {path}")
         found: Any = importlib.import_module(module)
         for name in names.split("."):
             found = getattr(found, name)

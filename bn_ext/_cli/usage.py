@@ -12,7 +12,6 @@ from bn_ext._bench.problems import Shape
 
 __all__ = [
     "UsageError",
-    "as_limit",
     "as_seconds",
     "as_shape",
     "as_whole",
@@ -39,20 +38,12 @@ def as_shape(text: str) -> Shape:
 
 
 def as_seconds(text: str) -> float:
-    return finite(text, "a number of seconds, more than 0", sys.float_info.min)
-
-
-def as_limit(text: str) -> float:
-    return finite(text, "a finite number >= 0", 0)
-
-
-def finite(text: str, expected: str, least: float) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not least <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+    if not sys.float_info.min <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number of seconds, more than 0, got {text!r}")
     return value
 
 

@@ -1,6 +1,7 @@
 """Checks of other implementations of batch normalization against exact results."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from inspect import Parameter, signature
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 from bn_ext import _core
 from bn_ext._names import refuses_other_names
 from bn_ext._typing import Array, DataFormat
-from bn_ext.testing._cases import OPERANDS, Case, Kind, as_set, standard_cases
+from bn_ext.testing._cases import ARITHMETICS, OPERANDS, Case, Kind, as_set, standard_cases
 from bn_ext.testing._operators import as_operator
 from bn_ext.testing._report import Finding, Report, run
 
@@ -32,18 +33,30 @@ class _Options(TypedDict, total=False):
     quick: bool
     skip: str | Sequence[str]
     narrow: bool
-    limit: float
+    arithmetic: str
+    repeats: int
+    same_bits: bool
+    strided: bool
 
 
-class _FusedOptions(_Options, total=False):
+class _ForwardOptions(_Options, total=False):
     relu: bool
     add: bool
     operator: str | None
 
 
+class _SecondOptions(_Options, total=False):
+    own_statistics: bool
+
+
+class _BackwardOptions(_ForwardOptions, _SecondOptions, total=False):
+    pass
+
+
 _DEFAULTS: dict[str, Any] = {
-    "epsilon": None, "is_training": True, "relu": False, "add": False, "data_format": "NXC",
-    "dtypes": "float32", "operator": None, "quick": False, "skip": (), "narrow": False, "limit": 1,
+    "epsilon": None, "is_training": True, "own_statistics": False, "relu": False, "add": False,
+    "data_format": "NXC", "dtypes": "float32", "operator": None, "quick": False, "skip": (),
+    "narrow": False, "arithmetic": "float32", "repeats": 1, "same_bits": False, "strided": False,
 }  # fmt: skip
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -60,7 +73,17 @@ def _with_options(function: Callable[_Given, _Result]) -> Callable[_Given, _Resu
         if name in names.__annotations__
     ]
     function.__signature__ = seen.replace(parameters=[*own, *named])  # type: ignore[attr-defined]
-    return refuses_other_names(function)
+    checked = refuses_other_names(function)
+
+    @wraps(checked)
+    def check(*given: _Given.args, **options: _Given.kwargs) -> _Result:
+        __tracebackhide__ = True
+        try:
+            return checked(*given, **options)
+        except AssertionError as error:
+            raise error.with_traceback(None) from None  # the table is what there is to see
+
+    return check
 
 
 @_with_options
@@ -72,7 +95,7 @@ def check_forward(
     *,
     mean: ArrayLike | None = None,
     variance: ArrayLike | None = None,
-    **options: Unpack[_FusedOptions],
+    **options: Unpack[_ForwardOptions],
 ) -> Report:
     """Assert that a function normalizes as it should.
 
@@ -88,7 +111,8 @@ def check_forward(
         With ``is_training=False``.
     add : bool, optional
         Whether the function adds an array of src's shape, the argument ``src_1``.
-    epsilon, is_training, relu, data_format, dtypes, operator, quick, skip, narrow, limit
+    epsilon, is_training, relu, data_format, dtypes, operator, quick, skip, narrow, arithmetic, \
+    repeats, same_bits, strided
         As for `check_backward`.
 
     Returns
@@ -109,14 +133,19 @@ def check_forward(
     ...     mean, variance = src.mean(axis=0), (src**2).mean(axis=0) - src.mean(axis=0) ** 2
     ...     return gamma * (src - mean) / np.sqrt(variance + epsilon) + beta, mean, variance
 
-    The variance is a small difference of large numbers if the mean is far from 0:
+    The variance is a small difference of large numbers if the mean is far from 0, which is no
+    mistake, but weaker arithmetic than float32's sums of squared distances:
 
-    >>> src = np.random.default_rng(0).standard_normal((64, 3), np.float32) + 1000
+    >>> src = np.random.default_rng(0).standard_normal((64, 3), np.float32) + 200
     >>> check_forward(forward, src)
     Traceback (most recent call last):
     AssertionError: 1 of 1 cases fail
-    error/limit  case  result  element  got  expected
-           ...  data  mean +2  [0]  ...  ...
+    error/limit  case  result ...
+    as src * scale + shift has it:
+           ...   data  variance ...
+    1 weaker (src * scale + shift)
+    >>> check_forward(forward, src, arithmetic="any").passed
+    True
     """
     operation = "training" if options.get("is_training", True) else "inference"
     given = {"src": src, "mean": mean, "variance": variance, "gamma": gamma, "beta": beta}
@@ -131,7 +160,7 @@ def check_backward(
     mean: ArrayLike | None = None,
     variance: ArrayLike | None = None,
     gamma: ArrayLike | None = None,
-    **options: Unpack[_FusedOptions],
+    **options: Unpack[_BackwardOptions],
 ) -> Report:
     """Assert that a function computes the gradient of batch normalization.
 
@@ -150,6 +179,9 @@ def check_backward(
         With a src: added to the variance (default: 1e-5). The standard cases have their own.
     is_training : bool, optional
         Whether mean and variance depend on src.
+    own_statistics : bool, optional
+        Whether the function makes mean and variance itself, as an automatic gradient does. It is
+        called in the same way, but right are the results for exact statistics of src.
     relu : bool, optional
         Whether the gradient passes a ReLU; the function then gets its result as ``dst``. In the
         standard cases diff_dst is 0 where dst is NaN: packages differ in whether it passes.
@@ -171,39 +203,51 @@ def check_backward(
         Parts of names, such as ``"NaN"``: standard cases to leave out.
     narrow : bool, optional
         Whether results may have a narrower dtype than the data.
-    limit : float, optional
-        The largest error that passes, in units of the bounds of bn_ext's own results.
+    arithmetic : {"double", "float32", "any"}, optional
+        What passes: errors within the bounds of bn_ext's own results; those of sums in the type of
+        the data's arithmetic (float64 data: float64), in any order; also those of ``src * scale +
+        shift``, of the mean of squares minus the squared mean, and of gradients with folded
+        coefficients.
+    repeats : int, optional
+        How often each case is called. All results are judged; `Report.differing` names cases whose
+        results had other bits in another call.
+    same_bits : bool, optional
+        Whether other bits in a second call are wrong.
+    strided : bool, optional
+        Whether the function is called with arrays that have gaps between their numbers.
 
     Returns
     -------
     Report
         ``print(report)`` shows each case's largest error in units of its limit, the element, what
-        the function returned and what is right (``+2``: two more results are wrong);
-        ``report.worst`` is the largest of all, a ``Finding``; ``report.findings`` has one per case
-        and result.
+        the function returned and what is right (``+2``: two more results are wrong), and which
+        elements are wrong; the last line, ``report.summary``, counts the verdicts.
+        ``report.worst`` is the finding with the largest error; ``report.findings`` has one per case
+        and result; ``report.verdicts`` is a dict, by case.
 
     Raises
     ------
     AssertionError
         If an error is larger than its limit; a NaN or Inf is not where it should be; a result has
-        a wrong shape or dtype or cannot be read; the function raises an exception or writes to its
-        arguments; or nothing could be judged, or data of your own comes too near to overflow. The
-        message has a line per case that fails; the exception's ``report`` is the Report.
+        a wrong shape or dtype or cannot be read, or a later call overwrites it; the function raises
+        an exception or writes to its arguments; or nothing could be judged, or data of your own not
+        in full. The message has a line per mistake; the exception's ``report`` is the Report.
     TypeError, ValueError
         If an argument is wrong.
 
     Notes
     -----
-    The standard cases have two to five axes, 1 to 100 000 rows, 1 to 1030 channels, no gamma or
-    beta, zero and negative gamma, no elements, a mean far from zero, constant channels, magnitudes
-    near the ends of the dtype's range, sums that cancel, NaN and Inf, epsilon 0. A case does not
-    count if the function raises NotImplementedError, or does not take None for gamma or beta; the
-    report says so. Your function is called in your floating-point mode; all else is done in the
-    default one.
+    The standard cases have two to five axes, 1 to 140 000 rows, 1 to 2100 channels, no gamma or
+    beta, zero and negative gamma, no elements, a mean far from zero, constant channels, zeros,
+    magnitudes near the ends of the dtype's range, sums that cancel, NaN and Inf, epsilon 0. A case
+    is refused, and does not count, if the function raises NotImplementedError, or does not take
+    None for gamma or beta. Your function is called in your floating-point mode; all else is done in
+    the default one. A function that crashes ends the process: ``bn-ext check file.py:function``
+    calls it in one of its own.
 
-    Right results are computed in long doubles, not by bn_ext. An error's limit is bn_ext's own
-    bound for this element, with half a unit in the last place of a result that was rounded once
-    more.
+    Right results are computed in long doubles, not by bn_ext. docs/numerics.md has the limits, with
+    half a unit in the last place of a result that was rounded once more. An element about which an
+    arithmetic says nothing, as where a variance may be 0, fails in none.
 
     Examples
     --------
@@ -219,11 +263,17 @@ def check_backward(
 
     NumPy adds row after row in float32, so errors grow with the number of rows:
 
-    >>> check_backward(gradient)
+    >>> check_backward(gradient).summary
+    '1 refused, 53 right'
+    >>> check_backward(gradient, arithmetic="double")
     Traceback (most recent call last):
-    AssertionError: ... of 48 cases fail, 1 could not be judged
+    AssertionError: 2 of 54 cases fail
     error/limit  case                     result                ...
+    as float32 sums have it:
     ...
+    refused:
+              -  without gamma, float32   function     raised TypeError: ...
+    2 weaker (float32 sums), 1 refused, 51 right
     """
     arrays = src, diff_dst, mean, variance, gamma
     given = dict(zip(OPERANDS["backward"], arrays, strict=True))
@@ -241,7 +291,7 @@ def check_double_backward(
     diff_diff_src: ArrayLike | None = None,
     diff_diff_gamma: ArrayLike | None = None,
     diff_diff_beta: ArrayLike | None = None,
-    **options: Unpack[_Options],
+    **options: Unpack[_SecondOptions],
 ) -> Report:
     """Assert that a function computes the gradient of the gradient.
 
@@ -252,8 +302,9 @@ def check_double_backward(
         diff_diff_beta, epsilon=epsilon)``. It returns diff_src, or a tuple of diff_src,
         diff_diff_dst and diff_gamma: the results of `bn_ext.batch_norm_double_backward`.
     src, diff_dst, mean, variance, gamma, diff_diff_src, diff_diff_gamma, diff_diff_beta : array
-        Data of your own, optional; the standard cases have no Inf.
-    epsilon, is_training, data_format, dtypes, quick, skip, narrow, limit
+        Data of your own, optional; the standard cases have no Inf, and no subnormal src.
+    epsilon, is_training, own_statistics, data_format, dtypes, quick, skip, narrow, arithmetic, \
+    repeats, same_bits, strided
         As for `check_backward`.
 
     Returns
@@ -288,9 +339,14 @@ def _checked(
     if not callable(function):
         raise TypeError(f"function: expected a callable, got {_core.shown(function)}")
     how = SimpleNamespace(**{**_DEFAULTS, **options})
-    quick, narrow = _core.as_flag(how.quick, "quick"), _core.as_flag(how.narrow, "narrow")
-    limit = _core.as_real(how.limit, "limit", "a finite number >= 0", 0)
-    kind = Kind(operation, how.data_format, how.is_training, how.relu, how.add)
+    flags = ("quick", "narrow", "same_bits", "strided")
+    quick, *rest = (_core.as_flag(getattr(how, name), name) for name in flags)
+    judging = dict(zip(flags[1:], rest, strict=True))
+    if not isinstance(how.arithmetic, str) or how.arithmetic not in ARITHMETICS:
+        expected, got = ", ".join(ARITHMETICS), _core.shown(how.arithmetic)
+        raise ValueError(f"arithmetic: expected one of {expected}, got {got}")
+    repeats = _core.as_index(how.repeats, "repeats", "a whole number, 1 or more", 1)
+    kind = Kind(operation, how.data_format, how.is_training, how.relu, how.add, how.own_statistics)
     if how.operator is not None:
         function, kind = as_operator(function, how.operator, kind)
     mine = {name: a for name, a in given.items() if a is not None}
@@ -301,13 +357,16 @@ def _checked(
             source = "the standard cases" if mine else "src"
             got = _core.shown(options[name])
             raise TypeError(f"{name}: expected only with {source}, got {got}")
+    for name in ("mean", "variance"):
+        if kind.own_statistics and name in mine:
+            raise TypeError(f"{name}: expected None if own_statistics=True")
     if mine:
         epsilon = _core.as_epsilon(1e-5 if how.epsilon is None else how.epsilon)
         cases: Iterable[Case] = [_own_case(kind, mine, epsilon)]
     else:
         cases = standard_cases(kind, how.dtypes, quick=quick, skip=how.skip)
-    report = run(function, cases, narrow=narrow, limit=limit)
-    unknown = any(each.share != each.share for each in report.findings)
+    report = run(function, cases, arithmetic=how.arithmetic, repeats=repeats, **judging)
+    unknown = any(each.verdict == "not judged" for each in report.findings)
     if not report.passed or (mine and unknown):
         error = AssertionError("\n".join(report.lines(failures_alone=True)))
         error.report = report  # type: ignore[attr-defined]

@@ -1,8 +1,9 @@
 """The standard cases as .npy files with a manifest, and the results that a program wrote beside.
 
 Each case has a folder. In it are the inputs, such as src.npy; for each output, its right value and
-the largest error that passes, such as expected.diff_src.npy and limit.diff_src.npy; and, written by
-the program, the result: diff_src.npy. Where the right value is NaN or Inf, so must be the result.
+the largest errors that pass for each arithmetic, such as expected.diff_src.npy and
+limit.float32.diff_src.npy; and, written by the program, the result: diff_src.npy. Where the right
+value is NaN or Inf, so must be the result; where a limit is Inf beside it, NaN will do.
 """
 
 import json
@@ -13,16 +14,15 @@ from typing import Any
 import numpy as np
 
 from bn_ext import _core
-from bn_ext._dtypes import dtype_of
 from bn_ext._version import __version__
-from bn_ext.testing._cases import Case
+from bn_ext.testing._cases import ARITHMETICS, Case
 from bn_ext.testing._limits import half_ulp
-from bn_ext.testing._report import Finding, Report, compared, said
+from bn_ext.testing._report import Finding, Report, as_array, compared, said
 
 __all__ = ["MANIFEST", "ManifestError", "check", "write"]
 
 MANIFEST = "manifest.json"
-VERSION = 1
+VERSION = 2
 
 
 class ManifestError(Exception):
@@ -33,7 +33,10 @@ class ManifestError(Exception):
 
 
 def write(folder: Path, cases: Iterable[Case]) -> int:
-    """Write the cases, and remove results of earlier ones; return their number."""
+    """Write the cases, and remove results of earlier ones; return their number. There is a manifest
+    only if all files that it lists are there.
+    """
+    (folder / MANIFEST).unlink(missing_ok=True)
     entries = []
     for case in cases:
         kind = case.kind
@@ -47,13 +50,20 @@ def write(folder: Path, cases: Iterable[Case]) -> int:
             if array is not None:
                 np.save(place / f"{key}.npy", array)
         exact = case.exact()
-        for key, (right, limit) in exact.items():
+        outputs = {}
+        for key, (right, limits) in exact.items():
             (place / f"{key}.npy").unlink(missing_ok=True)
+            files = {kind: f"limit.{kind}.{key}.npy" for kind in ARITHMETICS}
             with _core.DefaultMode():
                 if case.data == "float64":  # the right value is rounded here
-                    limit = limit + np.where(np.isfinite(right), half_ulp(right, "float64"), 0)
+                    limits = limits + np.where(np.isfinite(right), half_ulp(right, "float64"), 0)
                 np.save(place / f"expected.{key}.npy", right.astype(np.float64))
-                np.save(place / f"limit.{key}.npy", limit.astype(np.float64))
+                for file, limit in zip(files.values(), limits, strict=True):
+                    np.save(place / file, limit.astype(np.float64))
+            outputs[key] = {
+                "shape": right.shape, "expected": f"expected.{key}.npy", "limits": files,
+                "result": f"{key}.npy",
+            }  # fmt: skip
         entries.append({
             "name": case.name,
             "folder": relative.as_posix(),
@@ -64,14 +74,12 @@ def write(folder: Path, cases: Iterable[Case]) -> int:
             },
             "dtype": case.data,
             "inputs": {key: a is not None and f"{key}.npy" for key, a in arrays.items()},
-            "outputs": {
-                key: {"shape": right.shape, "expected": f"expected.{key}.npy",
-                      "limits": f"limit.{key}.npy", "result": f"{key}.npy"}
-                for key, (right, _) in exact.items()
-            },
+            "outputs": outputs,
         })  # fmt: skip
     head = f'{{"format": {VERSION}, "bn_ext": "{__version__}", "cases": [\n'
-    (folder / MANIFEST).write_text(head + ",\n".join(map(json.dumps, entries)) + "\n]}\n")
+    part = folder / f"{MANIFEST}.part"
+    part.write_text(head + ",\n".join(map(json.dumps, entries)) + "\n]}\n")
+    part.replace(folder / MANIFEST)
     return len(entries)
 
 
@@ -79,19 +87,21 @@ def _loaded(path: Path, data: str) -> Any:
     """The array of a file; bfloat16, which NumPy does not know, is any two bytes."""
     try:
         with path.open("rb") as file:
-            array = np.load(file, allow_pickle=False)
+            array, more = np.load(file, allow_pickle=False), file.read(1)
     except FileNotFoundError:
         raise ManifestError(path, "is missing") from None
     except Exception as error:  # NumPy's parser may fail in any way
         raise ManifestError(path, f"cannot be read as .npy ({said(error)})") from None
     if not isinstance(array, np.ndarray):
         raise ManifestError(path, f"expected one array, got {type(array).__name__}")
-    if data == "bfloat16" and array.dtype.kind in "Vui" and array.dtype.itemsize == 2:
-        array = array.astype(array.dtype.newbyteorder("=")).view(dtype_of(data))
-    return array
+    if more:
+        raise ManifestError(path, "expected one array, got bytes behind it")
+    return as_array(array, data)
 
 
-def check(folder: Path, *, narrow: bool = False, limit: float = 1) -> tuple[Report, list[str]]:
+def check(
+    folder: Path, *, arithmetic: str = "float32", narrow: bool = False
+) -> tuple[Report, list[str]]:
     """Judge the results in a folder; also return the outputs that no case has."""
     path = folder / MANIFEST
     try:
@@ -103,16 +113,19 @@ def check(folder: Path, *, narrow: bool = False, limit: float = 1) -> tuple[Repo
         raise ManifestError(path, f"expected a manifest of bn-ext cases ({said(error)})") from None
     if type(version) is not int or version != VERSION:
         raise ManifestError(path, f"expected format {VERSION}, got {version!r}; write it anew")
-    report = Report(limit=limit)
+    report = Report(arithmetic=arithmetic)
     try:
-        #: (the case's folder, what it is a result of, its name, its files, the dtype of the data)
+        #: (the case's folder, what it is a result of, its name, its files, the dtype of the data,
+        #: the layout)
         outputs = [
-            (case["folder"], case["folder"].partition("/")[0], name, files, case["dtype"])
+            (case["folder"], case["folder"].partition("/")[0], name, files, case["dtype"],
+             case["attributes"]["data_format"])
             for case in entries
             for name, files in case["outputs"].items()
-        ]
-        for place, _, _, files, _ in outputs:
-            for given in (place, files["expected"], files["limits"], files["result"]):
+        ]  # fmt: skip
+        for place, _, _, files, *_ in outputs:
+            limits = [files["limits"][kind] for kind in ARITHMETICS]
+            for given in (place, files["expected"], *limits, files["result"]):
                 part = PurePath(given)
                 if part.anchor or ".." in part.parts or not part.parts:
                     raise ManifestError(path, f"expected a path below {folder}, got {given!r}")
@@ -120,27 +133,33 @@ def check(folder: Path, *, narrow: bool = False, limit: float = 1) -> tuple[Repo
                 raise ManifestError(folder / place, "is missing")
         there = {
             (group, name)
-            for place, group, name, files, _ in outputs
+            for place, group, name, files, *_ in outputs
             if (folder / place / files["result"]).exists()
         }
         if not there:
-            such = [f", such as {place}/{files['result']}" for place, _, _, files, _ in outputs[:1]]
+            such = [
+                f", such as {place}/{files['result']}" for place, _, _, files, *_ in outputs[:1]
+            ]
             raise ManifestError(folder, "has no results" + "".join(such))
-        for place, group, name, files, data in outputs:
+        for place, group, name, files, data, layout in outputs:
             if (group, name) not in there:
                 continue
-            right, most = (
-                _loaded(folder / place / files[key], "float64") for key in ("expected", "limits")
-            )
-            if most.shape != right.shape or not (most >= 0).all():
-                text = f"expected numbers >= 0 in shape {right.shape}"
-                raise ManifestError(folder / place / files["limits"], text)
+            right = _loaded(folder / place / files["expected"], "float64")
+            limits = []
+            for kind in ARITHMETICS:
+                limits.append(_loaded(folder / place / files["limits"][kind], "float64"))
+                if limits[-1].shape != right.shape or not (limits[-1] >= 0).all():
+                    text = f"expected numbers >= 0 in shape {right.shape}"
+                    raise ManifestError(folder / place / files["limits"][kind], text)
             try:
                 result = _loaded(folder / place / files["result"], data)
             except ManifestError as error:
-                found = Finding(place, name, np.inf, reason=error.args[1])
+                found = Finding(place, name, np.inf, reason=error.args[1], verdict="wrong")
             else:
-                found = compared(place, name, result, right, most, data, narrow=narrow, limit=limit)
+                found = compared(
+                    place, name, result, right, np.array(limits), data=data,
+                    axis=1 if layout == "NCX" else -1, arithmetic=arithmetic, narrow=narrow,
+                )  # fmt: skip
             report.findings.append(found)
     except (KeyError, TypeError, AttributeError, ValueError, OSError) as error:
         raise ManifestError(path, f"does not describe these files ({said(error)})") from None

@@ -169,8 +169,10 @@ def normalized(src, x_near, mean, low, variance, gamma, beta, *, epsilon, axis, 
 # ---- backward -----------------------------------------------------------------------
 
 
-def size_of_xc(src, x, mean):
+def size_of_xc(src, x, mean, far=None):
     """|xc| in the bounds: with hi, the mean as the arithmetic rounds it, |x - hi| + |mean - hi|."""
+    if far is not None:
+        return far
     near = as_subtracted(mean, src)
     with np.errstate(invalid="ignore"):
         return abs(x - near) + abs(mean - near)
@@ -178,9 +180,11 @@ def size_of_xc(src, x, mean):
 
 def batch_norm_backward(
     src, diff_dst, mean, variance, gamma=None, *, epsilon, axis=-1, is_training=True, gate=None,
-    wide=np.float64,
+    far=None, wide=np.float64,
 ):  # fmt: skip
-    """Compute everything in `wide`; the channels are on `axis`."""
+    """Compute everything in `wide`; the channels are on `axis`. `far`, (C, M), replaces |xc| in the
+    sizes of terms.
+    """
     x, dy = (by_channel(a, axis).astype(wide) for a in (src, diff_dst))
     if gate is not None:
         dy = np.where(by_channel(gate, axis), dy, 0)
@@ -188,7 +192,7 @@ def batch_norm_backward(
     mean, variance, gamma = column(mean, wide, 0), column(variance, wide, 0), column(gamma, wide, 1)
 
     xc = x - mean  # explicit: folding the mean into a constant would cost digits
-    far = size_of_xc(src, x, mean)
+    far = size_of_xc(src, x, mean, far)
     rstd = 1 / np.sqrt(variance + wide(epsilon))
     diff_beta = accurate_sum(dy)  # beta shifts every element alike
     diff_gamma = accurate_sum(dy * xc * rstd)  # gamma scales xhat = xc rstd
@@ -221,9 +225,11 @@ def batch_norm_backward(
 
 def batch_norm_double_backward(
     src, diff_dst, mean, variance, gamma, diff_diff_src, diff_diff_gamma=None,
-    diff_diff_beta=None, *, epsilon, axis=-1, is_training=True, wide=np.float64,
+    diff_diff_beta=None, *, epsilon, axis=-1, is_training=True, far=None, wide=np.float64,
 ):  # fmt: skip
-    """The derivative of sum(diff_diff_src diff_src), plus the same for diff_gamma and diff_beta."""
+    """The derivative of sum(diff_diff_src diff_src), plus the same for diff_gamma and diff_beta;
+    `far` as in batch_norm_backward.
+    """
     x, dy, ggx = (by_channel(a, axis).astype(wide) for a in (src, diff_dst, diff_diff_src))
     m = max(1, x.shape[1])
     mean, variance, gamma = column(mean, wide, 0), column(variance, wide, 0), column(gamma, wide, 1)
@@ -249,7 +255,7 @@ def batch_norm_double_backward(
         return diff_src, diff_diff_dst, diff_gamma
 
     found = of(xhat, dy, ggx, ggg, ggb, gamma, -1, accurate_sum)
-    terms = [size_of_xc(src, x, mean) * r, *map(abs, (dy, ggx, ggg, ggb, gamma))]
+    terms = [size_of_xc(src, x, mean, far) * r, *map(abs, (dy, ggx, ggg, ggb, gamma))]
     sizes = of(*[*terms, 1, lambda a: a.sum(axis=1, keepdims=True)])
 
     def back(diff_src, diff_diff_dst, diff_gamma):

@@ -1,7 +1,8 @@
-"""Calls of a function, judged: every error in units of its limit."""
+"""Calls of a function, judged: every error in units of its limit, and what explains it."""
 
+import ctypes
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -9,10 +10,15 @@ import numpy as np
 
 from bn_ext import _core
 from bn_ext._dtypes import DTYPES, dtype_of
-from bn_ext.testing._cases import TENSORS, Case
-from bn_ext.testing._limits import arithmetic, distance, half_ulp
+from bn_ext.testing._cases import ARITHMETICS, TENSORS, Case
+from bn_ext.testing._limits import arithmetic as number_of, distance, half_ulp
 
-__all__ = ["Finding", "Report", "as_array", "called", "compared", "judged", "run", "said"]
+__all__ = [
+    "Finding", "Report", "as_array", "called", "compared", "judged", "run", "said", "tried",
+]  # fmt: skip
+
+#: A case's verdict is the first of these that one of its results has; the first four fail.
+VERDICTS = "crashed", "raised", "wrong", "weaker", "not judged", "refused", "right"
 
 
 class Finding(NamedTuple):
@@ -27,6 +33,12 @@ class Finding(NamedTuple):
     expected: float = float("nan")
     #: What is wrong, or why it was not judged, if that is not an error of an element.
     reason: str = ""
+    #: Right, weaker, wrong, raised, crashed, refused or not judged.
+    verdict: str = "right"
+    #: The first of double, float32 and any whose limits the result keeps, if it keeps one's.
+    arithmetic: str = ""
+    #: Which elements are wrong.
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -34,74 +46,125 @@ class Report:
     """What the checks of `bn_ext.testing` found; ``str(report)`` is a table, failures first."""
 
     findings: list[Finding] = field(default_factory=list)
-    #: The largest error that passes, in units of the limits of docs/numerics.md.
-    limit: float = 1
+    #: The weakest arithmetic whose limits were allowed: double, float32 or any.
+    arithmetic: str = "float32"
+    #: The names of cases whose results differed from call to call.
+    differing: list[str] = field(default_factory=list)
 
     @property
-    def worst(self) -> Finding | None:
-        """The finding with the largest error."""
-        judged = [each for each in self.findings if each.share == each.share]
-        return max(judged, key=lambda each: each.share, default=None)
+    def worst(self) -> Finding:
+        """The finding with the largest error; its share is NaN if nothing was judged."""
+        known = [each for each in self.findings if each.share == each.share]
+        none = Finding("", "", np.nan, reason="nothing was judged", verdict="not judged")
+        return max(known, key=lambda each: each.share, default=none)
 
     @property
     def failures(self) -> list[Finding]:
-        """The findings whose error is larger than the limit."""
-        return [each for each in self.findings if each.share > self.limit]
+        """The findings that are wrong, or weaker than asked."""
+        return [each for each in self.findings if _fails(each.verdict)]
 
     @property
     def passed(self) -> bool:
         """Was something judged, and nothing wrong?"""
-        return self.worst is not None and not self.failures
+        return self.worst.share == self.worst.share and not self.failures
 
-    def lines(self, *, failures_alone: bool = False) -> list[str]:
-        """The table: what it says, its head, and a line per case."""
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """Each case's verdict: that of its worst result."""
+        return {name: found[0].verdict for name, found in self._cases().items()}
+
+    @property
+    def summary(self) -> str:
+        """How many cases have each verdict, on a line."""
+        counts: dict[str, int] = {}
+        kinds: dict[str, int] = {}
+        for worst, *_ in self._cases().values():
+            counts[worst.verdict] = counts.get(worst.verdict, 0) + 1
+            if worst.verdict == "weaker":
+                kind = ARITHMETICS[worst.arithmetic]
+                kinds[kind] = kinds.get(kind, 0) + 1
+        alone = len(kinds) == 1
+        named = ", ".join(name if alone else f"{n} {name}" for name, n in kinds.items())
+        order = ("wrong", "weaker", "raised", "crashed", "refused", "not judged", "right")
+        return ", ".join(
+            f"{counts[verdict]} {verdict}" + f" ({named})" * (verdict == "weaker")
+            for verdict in order
+            if verdict in counts
+        )
+
+    def _cases(self) -> dict[str, list[Finding]]:
+        """Each case's findings, the worst verdict first; a wrong sum spoils more than itself."""
         cases: dict[str, list[Finding]] = {}
         for each in self.findings:
             cases.setdefault(each.case, []).append(each)
-        parts: tuple[list[tuple[str, ...]], ...] = ([], [], [])
-        failed, unknown, passed = parts
         for found in cases.values():
-            wrong = [each for each in found if each.share > self.limit]
-            unclear = [each for each in found if each.share != each.share]
-            if wrong:  # a wrong sum spoils more than itself
-                wrong.sort(key=lambda each: (not each.reason, each.result in TENSORS))
-                failed.append(_cells(*wrong))
-            elif unclear:
-                unknown.append(_cells(*unclear))
-            else:
-                passed.append(_cells(max(found, key=lambda each: each.share)))
-        said = f"{len(failed)} of {len(cases)} cases fail"
-        said += f", {len(unknown)} could not be judged" * bool(unknown)
-        rows = [row for part in parts[: 2 if failures_alone else 3] for row in _merged(part)]
-        if not rows:
-            return [said]
-        rows.insert(0, ("error/limit", "case", "result", "element", "got", "expected", ""))
-        widths = [max(len(row[k]) for row in rows) for k in range(6)]
-        lines = [said]
-        for *cells, reason in rows:
-            aligned = [f"{c:{side}{w}}" for c, side, w in zip(cells, "><<<>>", widths, strict=True)]
-            lines.append("  ".join([*aligned[:3], reason] if reason else aligned).rstrip())
-        return lines
+            found.sort(key=lambda each: (
+                VERDICTS.index(each.verdict),
+                each.verdict == "weaker" and each.arithmetic != "any",
+                not each.reason,
+                each.result in TENSORS if _fails(each.verdict) else -each.share,
+            ))  # fmt: skip
+        return cases
+
+    def lines(self, *, failures_alone: bool = False) -> list[str]:
+        """The table: its head, a line per mistake and per other case, and what it says in all."""
+        groups: dict[tuple[int, str], list[tuple[str, ...]]] = {}
+        cases = self._cases()
+        for worst, *others in cases.values():
+            of = VERDICTS.index(worst.verdict), worst.arithmetic * (worst.verdict == "weaker")
+            more = sum(each.verdict == worst.verdict for each in others) if of[0] < 4 else 0
+            groups.setdefault(of, []).append(_cells(worst, more))
+        rows: list[tuple[str, ...]] = []
+        for (place, kind), found in sorted(groups.items()):
+            if not (failures_alone and VERDICTS[place] == "right"):
+                said = f"as {ARITHMETICS[kind]} {_HAVE[kind]} it" if kind else VERDICTS[place]
+                rows += [(f"{said}:",), *(found if VERDICTS[place] == "right" else _merged(found))]
+        lines = [f"{sum(map(_fails, self.verdicts.values()))} of {len(cases)} cases fail"]
+        if rows:
+            rows.insert(0, ("error/limit", "case", "result", "element", "got", "expected", ""))
+        widths = [max(len(row[k]) for row in rows if len(row) > 1) for k in range(6) if rows]
+        for row in rows:
+            *cells, last = row
+            aligned = [
+                f"{c:{side}{w}}" for c, side, w in zip(cells, "><<<>>", widths, strict=False)
+            ]
+            whole = cells and not cells[4] and last  # a reason in place of an element
+            lines.append("  ".join([*aligned[: 3 if whole else 6], last]).rstrip())
+        if self.differing:
+            first, *rest = self.differing
+            names = first + f" and {len(rest)} more" * bool(rest)
+            lines.append(f"not the same bits in every call: {names}")
+        return [*lines, self.summary] if cases else lines
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
 
-def _cells(each: Finding, *others: Finding) -> tuple[str, ...]:
-    share = "-" if each.share != each.share else "wrong" if each.reason else f"{each.share:.3g}"
-    result = each.result + f" +{len(others)}" * bool(others)
+_HAVE = {"float32": "have", "any": "has", "double": "has"}
+
+
+def _fails(verdict: str) -> bool:
+    return VERDICTS.index(verdict) < 4
+
+
+def _cells(each: Finding, more: int) -> tuple[str, ...]:
+    share = "-" if each.share != each.share or each.reason else f"{each.share:.3g}"
+    result = each.result + f" +{more}" * bool(more)
     if each.reason or not each.element:
         return share, each.case, result, "", "", "", each.reason
     element = f"[{', '.join(map(str, each.element))}]"
-    return share, each.case, result, element, f"{each.got:.6g}", f"{each.expected:.6g}", ""
+    numbers = (f"{number:.6g}" for number in (each.got, each.expected))
+    return share, each.case, result, element, *numbers, each.where
 
 
 def _merged(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Rows that say the same of several cases, once; numbers, such as those of shapes, aside."""
+    """Rows that say the same of several cases, once; numbers and addresses aside."""
     alike: dict[Any, list[tuple[str, ...]]] = {}
     for row in rows:
-        key = (row[2], re.sub(r"[\d, ]+", "", row[6])) if row[6] else row
-        alike.setdefault(key, []).append(row)
+        what = re.sub(r"0x[\da-fA-F]+|[\d, ]+", "", row[6])
+        if row[4]:  # a place: is it a stretch of channels, rows, ...?
+            what = "".join(re.findall("^(?:channel|row|sample|position)", row[6]))
+        alike.setdefault((row[2].partition(" ")[0], what), []).append(row)
     return [
         (first[0], first[1] + f" and {len(more)} more" * bool(more), *first[2:])
         for first, *more in alike.values()
@@ -120,39 +183,58 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
-def as_array(result: Any) -> Any:
-    """The result as NumPy has it; TypeError if it is no array."""
-    if hasattr(result, "detach"):  # a torch tensor
+def as_array(result: Any, data: str = "") -> Any:
+    """The result as NumPy has it; TypeError if it is no array. Of bfloat16 data, two bytes that are
+    no float are a bfloat16.
+    """
+    if any(each.__module__.partition(".")[0] == "torch" for each in type(result).__mro__):
         if str(result.dtype) == "torch.bfloat16":  # unknown to torch's NumPy arrays
-            return result.float().numpy(force=True).astype(dtype_of("bfloat16"))
+            return result.detach().float().numpy(force=True).astype(dtype_of("bfloat16"))
         return result.numpy(force=True)
     if isinstance(result, np.ma.MaskedArray):
         raise TypeError("it has a mask")
     if hasattr(result, "__array__"):
-        return np.asarray(result)
-    if hasattr(result, "__dlpack__"):
-        return np.from_dlpack(result)
-    raise TypeError("it is neither a NumPy array nor a tensor, and has no DLPack")
+        array = np.asarray(result)
+    elif hasattr(result, "__dlpack__"):
+        array = np.from_dlpack(result)
+    elif callable(getattr(result, "numpy", None)):
+        array = np.asarray(result.numpy())
+    else:
+        raise TypeError("it is neither a NumPy array nor a tensor, and has no DLPack")
+    if data == "bfloat16" and array.dtype.kind in "Vui" and array.dtype.itemsize == 2:
+        array = array.astype(array.dtype.newbyteorder("=")).view(dtype_of(data))
+    return array
 
 
-def called(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding:
+def _strided(array: Any) -> Any:
+    """The same numbers with gaps between them."""
+    wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
+    wide[..., ::2] = array
+    return wide[..., ::2]
+
+
+def called(
+    function: Callable[..., Any], case: Case, *, strided: bool = False
+) -> dict[str, Any] | Finding:
     """What the function returned, by name; or what is wrong with the call."""
 
-    def wrong(reason: str, share: float = np.inf) -> Finding:
-        return Finding(case.name, "function", share, reason=reason)
+    def wrong(reason: str, verdict: str = "wrong") -> Finding:
+        share = np.nan if verdict == "refused" else np.inf
+        return Finding(case.name, "function", share, reason=reason, verdict=verdict)
 
     before = {name: a for name, a in {**case.arrays, **case.more}.items() if a is not None}
-    given = {name: a.copy() for name, a in before.items()}
+    given = {name: _strided(a) if strided else a.copy() for name, a in before.items()}
     arrays = [given.get(name) for name in case.arrays]
     try:
         with np.errstate(all="ignore"):
             more = {name: given[name] for name in case.more}
             found = function(*arrays, epsilon=case.epsilon, **more)
     except (Exception, SystemExit) as error:  # someone else's function may fail in any way
+        none = TypeError, AttributeError, ctypes.ArgumentError
         refused = isinstance(error, NotImplementedError) or (
-            any(a is None for a in arrays) and isinstance(error, (TypeError, AttributeError))
+            any(a is None for a in arrays) and isinstance(error, none)
         )
-        return wrong(f"raised {said(error)}", np.nan if refused else np.inf)
+        return wrong(f"raised {said(error)}", "refused" if refused else "raised")
     changed = [name for name, a in before.items() if a.tobytes() != given[name].tobytes()]
     if changed:
         return wrong(f"wrote to {', '.join(changed)}")
@@ -166,69 +248,170 @@ def called(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding
 
 
 def judged(
-    case: Case, results: Mapping[str, Any], *, narrow: bool = False, limit: float = 1
+    case: Case, results: Mapping[str, Any], *, arithmetic: str = "float32", narrow: bool = False
 ) -> list[Finding]:
     """Compare the results of a case with the exact ones."""
     exact = case.exact()
     return [
-        compared(case.name, name, result, *exact[name], case.data, narrow=narrow, limit=limit)
+        compared(case.name, name, result, *exact[name], data=case.data, least=case.least(name),
+                 axis=case.axis, arithmetic=arithmetic, narrow=narrow)
         for name, result in results.items()
         if name in exact
-    ]
+    ]  # fmt: skip
 
 
 def compared(
-    case: str, name: str, result: Any, right: Any, allowed: Any, data: str, *, narrow: bool,
-    limit: float,
+    case: str, name: str, result: Any, right: Any, limits: Any, *, data: str, axis: int,
+    least: str = "", arithmetic: str = "float32", narrow: bool = False,
 ) -> Finding:  # fmt: skip
-    """Compare a result, of this data, with what is right, and its errors with those `allowed`."""
+    """Compare a result, of this data, with what is right, and its errors with the limits of each
+    arithmetic; `least`: the narrowest dtype that it may have.
+    """
 
     def wrong(reason: str) -> Finding:
-        return Finding(case, name, np.inf, reason=reason)
+        return Finding(case, name, np.inf, reason=reason, verdict="wrong")
 
     try:
-        array = as_array(result)
+        array = as_array(result, data)
     except (Exception, SystemExit) as error:  # a foreign object may fail in any way
         shown = " ".join(_core.shown(result).split())[:40]
         return wrong(f"expected an array, got {shown}: {said(error)}")
     kind = array.dtype.name
     if kind not in DTYPES and not np.issubdtype(array.dtype, np.floating):
-        return wrong(f"expected floating-point numbers, got {kind}")
+        hint = "; bfloat16 may be uint16 if the data are bfloat16" * (kind == "uint16")
+        return wrong(f"expected floating-point numbers, got {kind}{hint}")
     if array.shape != right.shape:
         return wrong(f"expected shape {right.shape}, got {array.shape}")
-    mine, its = DTYPES.get(kind, DTYPES["float64"]), DTYPES[data]  # or a long double
+    mine, its = DTYPES.get(kind, DTYPES["float64"]), DTYPES[least or data]  # or a long double
     if not narrow and (mine.unit > its.unit or mine.largest < its.largest):
-        return wrong(f"expected at least {data}, like the data, got {kind}")
+        return wrong(f"expected at least {its.name}, like the data, got {kind}")
     if not array.size:
-        return Finding(case, name, 0.0)
+        return Finding(case, name, 0.0, arithmetic="double")
+    kinds, asked = [*ARITHMETICS], [*ARITHMETICS].index(arithmetic)
     with _core.DefaultMode():
-        got, known = array.astype(np.longdouble), allowed < np.inf
-        if mine.unit > DTYPES[data if name in TENSORS else arithmetic(data)].unit:
-            allowed = allowed + half_ulp(right, kind)
-        share = distance(got, right) / allowed
+        got, finite = array.astype(np.longdouble), np.isfinite(right)
+        says = ~(np.isinf(limits) & (finite | np.isinf(limits[0])))
+        if mine.unit > DTYPES[data if name in TENSORS else number_of(data)].unit:
+            limits = limits + np.where(finite, half_ulp(right, kind), 0)
         alike = (got == right) | (np.isnan(got) & np.isnan(right))
-        alike |= (abs(right) + allowed >= mine.largest) & (got == np.copysign(np.inf, right))
+        alike = alike | (got == np.inf) & (right + limits >= mine.largest)
+        alike |= (got == -np.inf) & (right - limits <= -mine.largest)
+        alike |= np.isnan(got) & np.isinf(right) & np.isinf(limits)
         if name in ("mean", "running_mean"):  # of Inf: NaN or Inf
-            alike |= ~np.isfinite(got) & ~np.isfinite(right)
-        share = np.where(alike, 0, np.where(np.isnan(share), np.inf, share))
-        share = np.where(known, share, -1)
-    if not known.all() and share.max() <= limit:
-        part = " in part" if known.any() else ""
-        return Finding(case, name, np.nan, reason=f"cannot be judged{part}: too near to overflow")
-    at = np.unravel_index(share.argmax(), share.shape)
-    where = tuple(int(k) for k in at)
-    return Finding(case, name, float(share[at]), where, float(got[at]), float(right[at]))
+            alike |= ~np.isfinite(got) & ~finite
+        share = distance(got, right) / limits
+        share = np.where(np.isnan(share), np.inf, share)
+        share = np.where(alike | ~says, 0, share)
+    kept = [not (each > 1).any() for each in share]
+    fits = next((k for k, good in zip(kinds, kept, strict=True) if good), "")
+    open_ = ~says[asked] & ~(says[0] & (share[0] <= 1))
+    if kept[asked] and open_.any():
+        part = "" if open_.all() else " in part"
+        why = f"{ARITHMETICS[arithmetic]} may give anything"
+        if not says[0].all():
+            why = "cannot be judged: too near to overflow"
+        return Finding(case, name, np.nan, reason=f"{why}{part}", verdict="not judged")
+    verdict = "right" if kept[asked] else "weaker" if any(kept) else "wrong"
+    bad = share[-1 if verdict == "wrong" else asked] > 1
+    most = np.where(bad, share[asked], -1) if bad.any() else share[asked]
+    at = np.unravel_index(most.argmax(), most.shape)
+    return Finding(
+        case, name, float(most[at]), tuple(int(k) for k in at), float(got[at]), float(right[at]),
+        verdict=verdict, arithmetic=fits, where=_place(bad, axis) if bad.any() else "",
+    )  # fmt: skip
 
 
-def run(
-    function: Callable[..., Any], cases: Iterable[Case], *, narrow: bool = False, limit: float = 1
-) -> Report:
-    """Call a function with each case, and judge what it returns."""
-    report = Report(limit=limit)
+def _place(bad: Any, axis: int) -> str:
+    """Which elements: all, some channels, some rows, ..., or how many."""
+    if bad.all():
+        return "all"
+    if bad.ndim == 1:
+        return _span("channel", bad)
+    axes = np.moveaxis(bad, axis, -1)
+    by = {"channel": axes.reshape(-1, axes.shape[-1]).T}
+    if bad.ndim == 2:
+        by["row"] = axes
+    else:
+        by["sample"] = axes.reshape(len(axes), -1)
+        by["position"] = axes.reshape(len(axes), -1, axes.shape[-1]).swapaxes(0, 1)
+    for name, lines in by.items():
+        some = lines.reshape(len(lines), -1)
+        if (some.all(axis=1) == some.any(axis=1)).all():
+            return _span(name, some.any(axis=1))
+    count = f"{_number(bad.sum())} of {_number(bad.size)}"
+    some = by["channel"].any(axis=1)
+    return count if some.all() else f"{count}, in {_span('channel', some)}"
+
+
+def _span(name: str, some: Any) -> str:
+    (found,) = some.nonzero()
+    first, last, of = found[0], found[-1], f" of {_number(some.size)}"
+    if first == last:
+        return f"{name} {_number(first)}{of}"
+    if last - first + 1 == found.size:
+        return f"{name}s {_number(first)} to {_number(last)}{of}"
+    return f"{_number(found.size)}{of} {name}s"
+
+
+def _number(number: Any) -> str:
+    return f"{int(number):,}".replace(",", " ")
+
+
+# ---- all cases -----------------------------------------------------------------------------
+
+
+def tried(
+    function: Callable[..., Any], cases: Iterable[Case], *, arithmetic: str = "float32",
+    narrow: bool = False, repeats: int = 1, same_bits: bool = False, strided: bool = False,
+) -> Iterator[tuple[list[Finding], str]]:  # fmt: skip
+    """By case: what was found, and its name if results differed from call to call."""
+    kept: list[tuple[str, str, Any, bytes]] = []  # what the call before returned
     for case in cases:
-        found = called(function, case)
-        if isinstance(found, Finding):
-            report.findings.append(found)
-        else:
-            report.findings.extend(judged(case, found, narrow=narrow, limit=limit))
+        worst: dict[tuple[str, str], Finding] = {}
+        bits = set()
+        for _ in range(max(repeats, 1 + same_bits)):
+            found = called(function, case, strided=strided)
+            findings = [
+                Finding(name, result, np.inf, reason="a later call overwrites it", verdict="wrong")
+                for name, result, array, before in kept
+                if array.tobytes() != before
+            ]
+            if isinstance(found, Finding):
+                findings, kept = [*findings, found], []
+            else:
+                findings += judged(case, found, arithmetic=arithmetic, narrow=narrow)
+                kept = _bytes(case, found)
+                bits.add(tuple(each[3] for each in kept))
+            for each in findings:
+                of = each.case, each.result
+                worst[of] = min(worst.get(of, each), each, key=_rank)
+        if same_bits and len(bits) > 1:
+            reason = "other bits in another call"
+            each = Finding(case.name, "function", np.inf, reason=reason, verdict="wrong")
+            worst[each.case, each.result] = each
+        yield [*worst.values()], case.name if len(bits) > 1 else ""
+
+
+def _rank(each: Finding) -> tuple[int, float]:
+    return VERDICTS.index(each.verdict), -each.share
+
+
+def _bytes(case: Case, results: Mapping[str, Any]) -> list[tuple[str, str, Any, bytes]]:
+    """The results that can be read, and their bytes now."""
+    found = []
+    for name, result in results.items():
+        try:
+            array = as_array(result)
+            found.append((case.name, name, array, array.tobytes()))
+        except (Exception, SystemExit):  # judged() says why
+            continue
+    return found
+
+
+def run(function: Callable[..., Any], cases: Iterable[Case], **how: Any) -> Report:
+    """Call a function with each case, and judge what it returns; options as for `tried`."""
+    report = Report(arithmetic=how.get("arithmetic", "float32"))
+    for findings, differs in tried(function, cases, **how):
+        report.findings.extend(findings)
+        report.differing.extend([differs] if differs else [])
     return report

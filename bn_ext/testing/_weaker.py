@@ -1,0 +1,126 @@
+"""How far off results may be in weaker arithmetic than bn_ext's: docs/numerics.md derives it.
+
+float32: sums in the type of the arithmetic (float64 data: float64), in any order; mean, variance
+and rstd are rounded to it. Any, here "folded": also `src * scale + shift`, the mean of squares
+minus the squared mean, and gradients with the mean folded into coefficients. What may be off by any
+amount has the bound Inf.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bn_ext._dtypes import DTYPES
+from bn_ext.testing import _formulas
+from bn_ext.testing._limits import arithmetic, rstd_of
+
+#: Without types of its own.
+formulas: Any = _formulas
+
+__all__ = ["PATH", "RSTD", "Start", "double_backward_bounds", "forward_bounds", "gradient_bounds"]
+
+#: Roundings on a path to a result: those of rstd, from variance + epsilon; and, a sum's terms
+#: aside, all others.
+RSTD, PATH = 8, 16
+
+
+class Start(NamedTuple):
+    """What weaker arithmetic starts with; (C, 1) unless said otherwise."""
+
+    unit: Any  # a number, as are the next two
+    least: Any  # the smallest positive number
+    sum: Any  # the relative error of a sum, in terms of its terms' sizes
+    mean: Any  # the error of the mean; 0 if it is given
+    variance: Any  # the same
+    off: Any  # that of src - mean before it is rounded
+    rstd: Any  # the relative error of rstd
+    far: Any  # (C, M): what the rounding errors of src - mean are relative to
+    top: Any  # a number: no sum may reach it
+
+    def grown(self, error: Any, power: int) -> Any:
+        """A relative error together with that of a power of rstd."""
+        return (1 + self.rstd) ** power * (1 + error) - 1
+
+
+def start(p: Any, data: str, *, folded: bool, from_batch: bool) -> Start:
+    """`p` has src (C, M); mean and variance, (C,), are exact or, unless `from_batch`, given."""
+    number, wide = DTYPES[arithmetic(data)], np.longdouble
+    u, least, top = wide(number.unit), wide(number.smallest), wide(number.largest)
+    x, mean, variance = p.src.astype(wide), *(a.astype(wide)[:, None] for a in (p.mean, p.variance))
+    m = max(1, x.shape[1])
+    n = u * (m + np.log2(m) + PATH)
+    total = n / (1 - n) if n < 1 else np.inf
+    far = abs(x) + abs(mean) if folded else abs(x - mean)
+    off = abs(mean - formulas.as_subtracted(mean, p.src))
+    of_mean = of_variance = 0 * mean
+    if from_batch:
+        size = abs(x).sum(axis=1, keepdims=True) / m
+        of_mean = np.where(m * size < top, total * size + least, np.inf)
+        off = of_mean + u * abs(mean)
+        squares = variance + mean**2 if folded else variance
+        of_variance = total * squares + off**2 + 2 * least
+        # A running mean is off when it is subtracted, and so is the squared one.
+        of_variance += 2 * off * abs(mean) if folded else 4 * total * size * np.sqrt(variance)
+        of_variance = np.where(m * squares * (1 + total) < top, of_variance, np.inf)
+    lost = (of_variance + least) / (variance + wide(p.epsilon))
+    rstd = np.where(lost < 1, np.expm1(np.log1p(-np.where(lost < 1, lost, 0)) / -2), np.inf)
+    rstd = (1 + rstd) * (1 + RSTD * u) - 1
+    return Start(u, least, total, of_mean, of_variance, off, rstd, far, top)
+
+
+def forward_bounds(of: Start, p: Any, src_1: Any) -> dict[str, Any]:
+    """Bounds of a forward pass; dst is (C, M)."""
+    gamma, beta = (abs(a.astype(np.longdouble))[:, None] for a in (p.gamma, p.beta))
+    xc = abs(p.src.astype(np.longdouble) - p.mean.astype(np.longdouble)[:, None])
+    scale, u = gamma * rstd_of(p)[:, None], PATH // 2 * of.unit
+    error = of.rstd * xc + (1 + of.rstd) * (of.off + u * (of.far + of.off))
+    dst = scale * error + u * (beta + abs(src_1))
+    dst = dst + PATH * of.least * (1 + gamma + scale + of.far)
+    dst = np.where(scale * of.far < of.top, dst, np.inf)
+    return {"dst": dst, "mean": of.mean[:, 0], "variance": of.variance[:, 0]}
+
+
+def gradient_bounds(
+    of: Start, p: Any, formula: Callable[..., Any], axis: int, *, is_training: bool
+) -> dict[str, Any]:
+    """Bounds of a gradient; `formula` takes sizes of src - mean, as batch_norm_backward does."""
+    near, want = formula(far=of.far), formula(far=of.far + of.off)
+    m, rstd = max(1, p.src.shape[1]), rstd_of(p)[:, None]
+    dy = abs(want.beta_terms)
+    total = dy.sum(axis=1, keepdims=True)
+    terms = want.gamma_terms.sum(axis=1, keepdims=True)
+    lost = of.least * (PATH + m * (1 + rstd) + total)
+    diff_gamma = of.grown(of.sum, 1) * terms + lost
+    diff_gamma += terms - near.gamma_terms.sum(axis=1, keepdims=True)
+    diff_gamma = np.where((dy * of.far).sum(axis=1, keepdims=True) < of.top, diff_gamma, np.inf)
+
+    def back(rows: Any) -> Any:
+        return formulas.as_before(rows, want.diff_src, axis)
+
+    diff_src = PATH * of.least * want.diff_src_tiny
+    if is_training:
+        sums = want.diff_src_sums
+        diff_src = diff_src + back(of.grown(PATH * of.unit, 3)) * want.diff_src_terms
+        diff_src += back(of.grown(of.sum, 3)) * sums + (sums - near.diff_src_sums)
+        scale = abs(p.gamma.astype(np.longdouble))[:, None] * rstd
+        diff_src += back(np.where(np.isinf(diff_gamma), np.inf, scale * of.far * rstd * lost / m))
+    else:
+        diff_src = diff_src + back(of.grown(PATH * of.unit, 1)) * want.diff_src_terms
+    return {
+        "diff_src": diff_src, "diff_gamma": diff_gamma[:, 0], "diff_beta": of.sum * total[:, 0],
+        "diff_src_1": 0.0,
+    }  # fmt: skip
+
+
+def double_backward_bounds(
+    of: Start, p: Any, formula: Callable[..., Any], axis: int
+) -> dict[str, Any]:
+    """Bounds of a double backward: two sums on a path, and rstd to the fifth power."""
+    near, want = formula(far=of.far), formula(far=of.far + of.off)
+    share, m = of.grown(2 * (of.sum + PATH * of.unit), 5), max(1, p.src.shape[1])
+    bounds = {}
+    for name, less, terms in zip(want._fields[:3], near[3:], want[3:], strict=True):
+        factor = share[:, 0] if terms.ndim == 1 else formulas.as_before(share, terms, axis)
+        bounds[name] = factor * terms + (terms - less) + 2 * (m + PATH) * of.least
+    return bounds
