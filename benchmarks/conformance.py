@@ -8,7 +8,9 @@ every package can have an environment of its own. --packages names modules of ad
 import csv
 import json
 import multiprocessing
+import re
 import sys
+from collections import namedtuple
 from concurrent.futures import ProcessPoolExecutor
 from datetime import date
 from functools import partial
@@ -23,16 +25,18 @@ from bn_ext.testing._cases import Kind, standard_cases
 from . import adapters, pages
 
 CSV = pages.ROOT / "docs" / "who_passes.csv"
-HEADING = [
-    "module", "operation", "verdict", "arithmetic", "cases", "case", "result", "where", "element",
-    "got", "expected", "error / limit", "reason",
-]  # fmt: skip
+PAGE = "docs/who_passes.md"
+Row = namedtuple(
+    "Row",
+    "module operation verdict arithmetic cases case result where element got expected share reason",
+)
 #: {operation: what pages call it}
 OPERATIONS = {
     "training": "Training", "inference": "Inference", "backward": "Gradient",
     "double_backward": "Gradient of the gradient",
 }  # fmt: skip
-
+#: {how "module operation case result" of a mistake begins: what it is, looked at by hand}
+CAUSES = {}
 
 # ---- measured ------------------------------------------------------------------------
 
@@ -87,9 +91,7 @@ def rows_of(module, operation, layout, own):
         element = f"[{', '.join(map(str, worst.element))}]" if worst.element else ""
         rows.append([module, operation, worst.verdict, worst.arithmetic, 1, name, worst.result,
                      worst.where, element, *numbers, worst.reason])  # fmt: skip
-    rows += [
-        [module, operation, "right", kind, count, *[""] * 8] for kind, count in right.items()
-    ]
+    rows += [[module, operation, "right", kind, count, *[""] * 8] for kind, count in right.items()]
     return rows
 
 
@@ -112,7 +114,7 @@ def save(said, rows):
     with CSV.open("w", newline="", encoding="utf-8") as file:
         for module, about in said.items():
             file.write(f"# {module}: {json.dumps(about)}\n")
-        csv.writer(file, lineterminator="\n").writerows([HEADING, *rows])
+        csv.writer(file, lineterminator="\n").writerows([Row._fields, *rows])
 
 
 def measure(modules):
@@ -135,26 +137,108 @@ def measure(modules):
 
 # ---- what is made of it ---------------------------------------------------------------
 
-#: Columns of the tables: what counts for them.
+#: {column: the verdicts that count, and what a right or weaker result's arithmetic is}
 COLUMNS = {
-    "right": lambda verdict, arithmetic: verdict == "right" and arithmetic == "double",
-    "as float32 sums": lambda verdict, arithmetic: verdict == "right" and arithmetic != "double",
-    "as src·scale + shift": lambda verdict, arithmetic: verdict == "weaker",
-    "wrong": lambda verdict, arithmetic: verdict == "wrong",
-    "refused": lambda verdict, arithmetic: verdict in ("refused", "raised"),
-    "crashed": lambda verdict, arithmetic: verdict == "crashed",
-}
+    "right": (["right"], "double"), "as float32 sums": (["right"], "float32"),
+    "as src · scale + shift": (["weaker"], "any"), "wrong": (["wrong"], ""),
+    "refused": (["refused", "raised"], ""), "crashed": (["crashed"], ""),
+}  # fmt: skip
 
 
 def counts(rows, operation=None):
     """{column: how many cases}"""
     found = dict.fromkeys(COLUMNS, 0)
-    for _, op, verdict, arithmetic, cases, *_ in rows:
-        for name, counted in COLUMNS.items():
-            if operation in (None, op) and counted(verdict, arithmetic):
-                found[name] += int(cases)
+    for row in map(Row._make, rows):
+        for name, (verdicts, arithmetic) in COLUMNS.items():
+            if operation in (None, row.operation) and row.verdict in verdicts:
+                found[name] += int(row.cases) * (arithmetic in ("", row.arithmetic))
     return found
+
+
+def tables(said, rows):
+    """Markdown: a table for each operation."""
+    parts = []
+    for operation, title in OPERATIONS.items():
+        lines = [
+            [about["name"], *counts([r for r in rows if r[0] == module], operation).values()]
+            for module, about in said.items() if operation in about["operations"]
+        ]  # fmt: skip
+        parts.append(f"### {title}\n\n{pages.markdown(['package', *COLUMNS], lines)}\n")
+    return "\n".join(parts)
+
+
+def mistakes(said, rows):
+    """Markdown: what is wrong, and what crashed; the worst element of each cause."""
+    found = {}
+    for row in map(Row._make, rows):
+        if row.verdict in ("wrong", "crashed"):
+            words = f"{row.module} {row.operation} {row.case} {row.result}"
+            causes = (text for pattern, text in CAUSES.items() if re.match(pattern, words))
+            key = row.module, row.operation, next(causes, "not looked at yet")
+            found.setdefault(key, []).append(row)
+    lines = []
+    for (module, operation, cause), group in found.items():
+        worst = max(group, key=lambda row: float(row.share or "inf"))
+        shown = worst.reason or (
+            f"{worst.result} {worst.element}: {worst.got} instead of {worst.expected}"
+        )
+        more = f" and {len(group) - 1} more" * (len(group) > 1)
+        about = said[module]
+        again = command(module, operation, about["layout"], about["own"])
+        lines.append([
+            about["name"], OPERATIONS[operation].lower(), worst.case + more, shown, cause,
+            f"`{again}`",
+        ])  # fmt: skip
+    heading = ["package", "operation", "cases", "worst element", "what it is", "to repeat it"]
+    return pages.markdown(heading, lines) + "\n"
+
+
+def draw(said, rows, path):
+    """Draw a bar per package: the shares of its cases that are right, weaker and wrong."""
+    found = {}
+    for module, about in said.items():
+        of = counts([row for row in rows if row[0] == module])
+        wrong = of["wrong"] + of["crashed"]
+        weaker = of["as src · scale + shift"]
+        right = of["right"] + of["as float32 sums"]
+        found[about["name"]] = [100 * n / (right + weaker + wrong) for n in (right, weaker, wrong)]
+    names = sorted(found, key=lambda name: [-found[name][2], found[name][0]])
+    size = 4, 0.21 * len(names) + 0.7
+    with pages.picture(path, size=size, dpi=200) as (figure, panels):
+        (panel,) = panels.flat
+        start = [0.0] * len(names)
+        kinds = {"right": "#1f6fb2", "weaker": "#a9cce8", "wrong": "#d9534f"}
+        for k, (kind, color) in enumerate(kinds.items()):
+            widths = [found[name][k] for name in names]
+            panel.barh(names, widths, left=start, color=color, label=kind)
+            start = [a + b for a, b in zip(start, widths, strict=True)]
+        panel.margins(0)
+        panel.set_xticks([0, 50, 100], ["0", "50", "100 % of its cases"])
+        panel.spines[["top", "right", "bottom", "left"]].set_visible(False)
+        panel.tick_params(labelsize=9, length=0)
+        figure.legend(loc="outside upper center", ncols=3, fontsize=9, frameon=False)
+
+
+def write():
+    """Make page and picture of the file."""
+    said, rows = load()
+    used = pages.markdown(
+        ["package", "versions", "day"],
+        [[a["name"], a["versions"], a["date"]] for a in said.values()],
+    )
+    machines = ", ".join(dict.fromkeys(about["machine"] for about in said.values()))
+    pages.put("counts", PAGE, tables(said, rows))
+    pages.put("mistakes", PAGE, mistakes(said, rows))
+    pages.put("versions", PAGE, f"On {machines}:\n\n{used}\n")
+    draw(said, rows, pages.ROOT / "docs" / "who_passes.png")
+
+
+def report(options):
+    """Call all packages that are installed here; update the page."""
+    measure(module.name for module in iter_modules(adapters.__path__))
+    write()
 
 
 if __name__ == "__main__":
     measure(sys.argv[1:])
+    write()

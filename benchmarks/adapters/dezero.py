@@ -2,7 +2,7 @@
 
 import numpy as np
 
-np.int = int  # DeZero asks NumPy for a name that went
+np.int = int  # noqa: NPY001 (DeZero asks NumPy for a name that went)
 import dezero  # noqa: E402
 from dezero import Variable, functions  # noqa: E402
 

@@ -3,9 +3,9 @@
 import os
 
 os.environ.setdefault("nvcc_path", "")  # CPUs only
-import jittor as jt  # noqa: E402
+import jittor as jt
 
-from . import demand  # noqa: E402
+from . import demand
 
 NAME, PACKAGES, LAYOUT = "Jittor", ["jittor"], "NCX"
 OWN = "backward", "double_backward"

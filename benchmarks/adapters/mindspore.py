@@ -1,10 +1,9 @@
 """MindSpore's operator; gradients are the automatic ones."""
 
 import mindspore as ms
-import numpy as np
 from mindspore import ops
 
-from . import demand, of_axes
+from . import demand
 
 NAME, PACKAGES, LAYOUT = "MindSpore", ["mindspore"], "NCX"
 OWN = "backward", "double_backward"

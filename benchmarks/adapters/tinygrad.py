@@ -32,8 +32,9 @@ def inference(src, mean, variance, gamma, beta, epsilon):
 
 
 def first(src, diff_dst, gamma, epsilon):
-    leaves = [src] if gamma is None else [src, gamma, Tensor.zeros(src.shape[1]).contiguous()]
-    layer = layer_of(src.shape[1], *[*leaves[1:], None, None][:2], epsilon, track_running_stats=False)
+    beta = None if gamma is None else Tensor.zeros(src.shape[1]).contiguous()
+    layer = layer_of(src.shape[1], gamma, beta, epsilon, track_running_stats=False)
+    leaves = [a for a in (src, gamma, beta) if a is not None]
     return layer(src).gradient(*leaves, gradient=diff_dst)
 
 
