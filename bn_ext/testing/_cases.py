@@ -116,10 +116,12 @@ class Case:
                 p.mean, p.variance = want.mean, want.variance
             values = want._asdict()
             own = kind.own_statistics or kind.operation == "training"
+            starts = [
+                weaker.start(p, self.data, folded=folded, from_batch=own)
+                for folded in (False, True)
+            ]
             bounds = [rule.bounds(want, self)]
-            for folded in (False, True):
-                start = weaker.start(p, self.data, folded=folded, from_batch=own)
-                bounds.append(rule.weaker(start, p, formula, self))
+            bounds += [rule.weaker(start, p, formula, self) for start in starts]
             known = self._known(p, want)
             if "running_mean" in self.results:
                 for each in bounds:
@@ -128,7 +130,7 @@ class Case:
             if rule.forward and not self.src.size:
                 names = ["dst"]  # specifications differ in what the statistics are
             return {
-                name: (values[name], self._limits(name, values[name], bounds, known))
+                name: (values[name], self._limits(name, values[name], bounds, known, starts))
                 for name in names
             }
 
@@ -169,15 +171,22 @@ class Case:
                 batch = old + share * batch
             values[f"running_{name}"], bounds[f"running_{name}"] = batch, bound
 
-    def _limits(self, name: str, right: Any, bounds: list[dict[str, Any]], known: Any) -> Any:
+    def _limits(
+        self, name: str, right: Any, bounds: list[dict[str, Any]], known: Any,
+        starts: list[weaker.Start],
+    ) -> Any:  # fmt: skip
         """The bounds with the result's last rounding, if that is not part of it."""
         number = limits.arithmetic(self.data)
         kind = self.data if name in TENSORS else number
         last: Any = 0
         if name not in TENSORS or limits.unit(kind) > limits.unit(number):
             last = limits.half_ulp(right, kind)
-        if right.ndim > 1:
-            known = formulas.as_before(known[:, None], right, self.axis)
+
+        def like(channels: Any) -> Any:
+            alone = right.ndim == 1
+            return channels if alone else formulas.as_before(channels[:, None], right, self.axis)
+
+        known = like(known)
         found = np.zeros((len(ARITHMETICS), *right.shape), np.longdouble)
         for place, each in enumerate(bounds):
             bound = each[name] + last
@@ -189,6 +198,8 @@ class Case:
         found[:, known & ~np.isfinite(right)] = 0
         if summed:
             found[1:, np.isinf(right)] = np.inf
+        for limit, start in zip(found[1:], starts, strict=True):
+            limit[np.isnan(right) & like(start.open)] = np.inf
         return found
 
     def _by_channel(self, arrays: dict[str, Any]) -> Any:

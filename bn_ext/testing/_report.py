@@ -161,7 +161,7 @@ def _merged(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Rows that say the same of several cases, once; numbers and addresses aside."""
     alike: dict[Any, list[tuple[str, ...]]] = {}
     for row in rows:
-        what = re.sub(r"0x[\da-fA-F]+|[\d, ]+", "", row[6])
+        what = re.sub(r"[\d, ]+", "", re.sub(r"0x[\da-fA-F]+", "", row[6]))
         if row[4]:  # a place: is it a stretch of channels, rows, ...?
             what = "".join(re.findall("^(?:channel|row|sample|position)", row[6]))
         alike.setdefault((row[2].partition(" ")[0], what), []).append(row)
@@ -290,7 +290,7 @@ def compared(
     kinds, asked = [*ARITHMETICS], [*ARITHMETICS].index(arithmetic)
     with _core.DefaultMode():
         got, finite = array.astype(np.longdouble), np.isfinite(right)
-        says = ~(np.isinf(limits) & (finite | np.isinf(limits[0])))
+        says = ~(np.isinf(limits) & (~np.isinf(right) | np.isinf(limits[0])))
         if mine.unit > DTYPES[data if name in TENSORS else number_of(data)].unit:
             limits = limits + np.where(finite, half_ulp(right, kind), 0)
         alike = (got == right) | (np.isnan(got) & np.isnan(right))

@@ -37,6 +37,7 @@ class Start(NamedTuple):
     rstd: Any  # the relative error of rstd
     far: Any  # (C, M): what the rounding errors of src - mean are relative to
     top: Any  # a number: no sum may reach it
+    open: Any  # (C,): may rstd be Inf where src - mean need not be 0?
 
     def grown(self, error: Any, power: int) -> Any:
         """A relative error together with that of a power of rstd."""
@@ -66,7 +67,8 @@ def start(p: Any, data: str, *, folded: bool, from_batch: bool) -> Start:
     lost = (of_variance + least) / (variance + wide(p.epsilon))
     rstd = np.where(lost < 1, np.expm1(np.log1p(-np.where(lost < 1, lost, 0)) / -2), np.inf)
     rstd = (1 + rstd) * (1 + RSTD * u) - 1
-    return Start(u, least, total, of_mean, of_variance, off, rstd, far, top)
+    open_ = ((lost >= 1) & (far + off > 0)).any(axis=1)
+    return Start(u, least, total, of_mean, of_variance, off, rstd, far, top, open_)
 
 
 def forward_bounds(of: Start, p: Any, src_1: Any) -> dict[str, Any]:

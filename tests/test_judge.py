@@ -1,0 +1,431 @@
+"""The judge is judged: limits, cases and verdicts of bn_ext.testing."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from cases import DATA_DTYPES
+from needs import needs_long_double
+from weak_kernels import SUMS, Kernels
+
+import bn_ext
+from bn_ext._dtypes import DTYPES
+from bn_ext.testing import Report, check_backward, check_forward
+from bn_ext.testing._cases import ARITHMETICS, RECIPES, Kind, standard_cases
+from bn_ext.testing._report import compared, judged, run
+
+pytestmark = [pytest.mark.quick, needs_long_double]
+
+KINDS = {
+    "training": Kind("training"),
+    "inference": Kind("inference", is_training=False),
+    "backward": Kind("backward"),
+    "frozen": Kind("backward", is_training=False),
+    "own": Kind("backward", own_statistics=True),
+    "double": Kind("double_backward"),
+    "double, frozen": Kind("double_backward", is_training=False),
+}
+
+
+def functions(kernels):
+    """Those of KINDS."""
+    return {
+        "training": kernels.training, "inference": kernels.inference, "backward": kernels.backward,
+        "frozen": partial(kernels.backward, frozen=True),
+        "own": partial(kernels.backward, own=True), "double": kernels.double_backward,
+    }  # fmt: skip
+
+
+def case_of(kind, name, data="float32"):
+    """A standard case."""
+    return next(standard_cases(kind, data, skip=[*{*RECIPES} - {name}]))
+
+
+# ---- right kernels ----------------------------------------------------------------------------
+
+RIGHT = [
+    *({"add": add} for add in SUMS.values()),
+    {"add": SUMS["tree"], "fused": True},
+    {"add": SUMS["row_after_row"], "moments": "Welford"},
+    {"add": SUMS["shuffled"], "moments": "merged"},
+]
+FOLDED = [
+    {"add": SUMS["tree"], "folded": True},
+    {"add": SUMS["shuffled"], "folded": True, "fused": True},
+    {"add": SUMS["row_after_row"], "folded": True, "moments": "squares"},
+]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_right_kernels_pass_in_any_order_of_sums(data, rng):
+    """In the arithmetic of their data; tried once with 200 orders each and all cases."""
+    for hows, kind_of_arithmetic in ((RIGHT, "float32"), (FOLDED, "any")):
+        for how in hows:
+            seed = int(rng.integers(1000))
+            for name, function in functions(Kernels(seed=seed, **how)).items():
+                cases = standard_cases(KINDS[name], data, quick=True)
+                report = run(function, cases, arithmetic=kind_of_arithmetic)
+                assert not report.failures, f"{how} {seed} {name}\n{report}"
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ["training", "inference", "backward", "own"])
+def test_folded_kernels_are_named_by_default(name):
+    cases = standard_cases(KINDS[name], quick=True)
+    report = run(functions(Kernels(**FOLDED[2]))[name], cases)
+    assert {each.verdict for each in report.failures} == {"weaker"}
+    assert "weaker (src * scale + shift)" in report.summary
+
+
+# ---- limits ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+@pytest.mark.parametrize("name", KINDS)
+def test_limits_end_where_they_say(name, data):
+    """A right result that is moved by a bit less than a limit passes, by a bit more fails."""
+    for case in standard_cases(KINDS[name], data, skip=[*{*RECIPES} - {"three rows", "two axes"}]):
+        for result, (right, limits) in case.exact().items():
+            assert (limits[:-1] <= limits[1:]).all()
+            for kind, limit in zip(ARITHMETICS, limits, strict=True):
+                judge = partial(
+                    compared, case.name, result, right=right, limits=limits, data=data,
+                    axis=case.axis, arithmetic=kind,
+                )  # fmt: skip
+                for sign in (-1, 1):
+                    assert judge(right + sign * limit * 0.999).verdict == "right"
+                    moved = right.copy()
+                    moved.flat[-1] += sign * limit.flat[-1] * 1.001
+                    found = judge(moved)
+                    wider = limits[-1].flat[-1] > limit.flat[-1] * 1.001
+                    assert found.verdict == ("weaker" if wider else "wrong")
+                    assert 1 < found.share < 1.01
+
+
+#: At the largest right value of the case "three axes": the limits of double (for float32, then
+#: for float64), float32 and any, in units of u times that value, without a vector's last rounding.
+PINNED = {
+    ("training", "dst"): (93.89, 94.19, 150.7, 150.7),
+    ("training", "mean"): (16.88, 16.88, 44.65, 44.65),
+    ("training", "variance"): (150.4, 150.4, 263.1, 263.1),
+    ("inference", "dst"): (3.838, 3.838, 15.35, 15.35),
+    ("backward", "diff_src"): (14.38, 14.89, 76.28, 186.9),
+    ("backward", "diff_gamma"): (13.63, 14.76, 59.71, 233.9),
+    ("backward", "diff_beta"): (14.48, 15.69, 53.81, 53.81),
+    ("frozen", "diff_src"): (3, 3, 24, 24),
+    ("frozen", "diff_gamma"): (18.91, 20.48, 82.85, 365.4),
+    ("frozen", "diff_beta"): (14.48, 15.69, 53.81, 53.81),
+    ("own", "diff_src"): (14.38, 14.89, 598.8, 949.3),
+    ("own", "diff_gamma"): (13.63, 14.76, 315.6, 1002),
+    ("own", "diff_beta"): (14.48, 15.69, 53.81, 53.81),
+    ("double", "diff_src"): (87.35, 139.8, 469.3, 2521),
+    ("double", "diff_diff_dst"): (54.34, 86.94, 291.9, 620.9),
+    ("double", "diff_gamma"): (269, 430.4, 1445, 2923),
+    ("double, frozen", "diff_src"): (30, 48, 161.2, 161.2),
+    ("double, frozen", "diff_diff_dst"): (39.39, 63.02, 211.6, 211.6),
+    ("double, frozen", "diff_gamma"): (53.98, 86.37, 290, 290),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", ["float32", "float64"])
+def test_limits_are_as_wide_as_once_derived(data):
+    found = {}
+    for name, kind in KINDS.items():
+        for result, (right, limits) in case_of(kind, "three axes", data).exact().items():
+            at = abs(right).argmax()
+            ulp = abs(right.flat[at]) * DTYPES[data].unit
+            found[name, result] = [float(a.flat[at] / ulp) - (right.ndim == 1) for a in limits]
+    for key, (single, double, *weaker) in PINNED.items():
+        assert found.pop(key) == pytest.approx(
+            [single if data == "float32" else double, *weaker], rel=0.01
+        ), key
+    assert not found
+
+
+#: The same of "small diff_dst", at the smallest right value, in units of the smallest number: what
+#: is lost to underflow.
+LOST = {
+    ("backward", "diff_src"): (19.06, 38.77, 88.17),
+    ("backward", "diff_gamma"): (37.28, 78.33, 78.42),
+    ("frozen", "diff_src"): (8, 16, 16),
+    ("frozen", "diff_gamma"): (34.24, 75.28, 75.39),
+}
+
+
+@pytest.mark.parametrize("key", LOST)
+def test_limits_of_what_underflow_takes(key):
+    right, limits = case_of(KINDS[key[0]], "small diff_dst").exact()[key[1]]
+    at, least = abs(right).argmin(), DTYPES["float32"].smallest
+    assert [float(a.flat[at] / least) for a in limits] == pytest.approx(LOST[key], rel=0.01)
+
+
+@pytest.mark.parametrize("data", ["float16", "bfloat16"])
+def test_16_bit_results_may_be_off_by_half_an_ulp_and_little_more(data):
+    for name, result in (("frozen", "diff_src"), ("inference", "dst")):
+        right, limits = case_of(KINDS[name], "three axes", data).exact()[result]
+        at = abs(right).argmax()
+        shares = limits[:, *np.unravel_index(at, right.shape)] / abs(right.flat[at])
+        assert (shares / DTYPES[data].unit > 1).all()
+        assert (shares / DTYPES[data].unit < 1.02).all()
+
+
+# ---- verdicts ------------------------------------------------------------------------------------
+
+
+def spoiled(change, name="backward"):
+    """A right kernel whose results, and arguments, `change` may replace."""
+
+    def kernel(src, *given, **how):
+        found = [np.array(a) for a in functions(Kernels(SUMS["wide"]))[name](src, *given, **how)]
+        return change(found, src) or found
+
+    return kernel
+
+
+def test_the_sign_of_inf_and_nan():
+    """Sums may give NaN where Inf is right; the other sign is wrong, and so is NaN in bn_ext's."""
+    case = case_of(KINDS["backward"], "-Inf in diff_dst")
+    right = {name: values for name, (values, _) in case.exact().items()}
+    infinite = {name: np.isinf(values) for name, values in right.items()}
+    assert infinite["diff_gamma"].any()
+    assert infinite["diff_beta"].any()
+    for name in ("diff_gamma", "diff_beta"):
+        for kind in ARITHMETICS:
+
+            def verdict(value, name=name, kind=kind):
+                found = np.where(infinite[name], value, right[name])
+                return judged(case, {name: found}, arithmetic=kind)[0].verdict
+
+            assert verdict(right[name]) == "right"
+            assert verdict(-right[name]) == "wrong"
+            assert verdict(1e30) == "wrong"
+            assert verdict(np.nan) == ("weaker" if kind == "double" else "right")
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
+def test_results_that_may_overflow_may_be_inf_of_either_sign(value):
+    """bn_ext's own: two rows of float16, where the right value is 0 and its limit beyond 65504."""
+    found = compared(
+        "", "diff_src", np.float16([value]), np.zeros(1), np.full((3, 1), 7e4), data="float16",
+        axis=-1,
+    )  # fmt: skip
+    assert found.verdict == "right"
+    limits = np.full((3, 1), 6e4)
+    found = compared(
+        "", "diff_src", np.float16([value]), np.zeros(1), limits, data="float16", axis=-1
+    )
+    assert found.verdict == "wrong"
+
+
+def test_a_narrower_vector_is_judged_as_what_it_is(rng):
+    """diff_gamma has gamma's dtype."""
+    src = rng.standard_normal((20, 3))
+    how = {"gamma": np.ones(3, np.float32), "arithmetic": "double"}
+    check_backward(bn_ext.batch_norm_backward, src, **how)
+    with pytest.raises(AssertionError, match="expected at least float32, .*got float16"):
+        check_backward(lambda *a, **k: [b.astype("f2") for b in spoiled(lambda *_: None)(*a, **k)],
+                       src.astype("f4"), gamma=how["gamma"])  # fmt: skip
+
+
+def test_exact_statistics_of_ones_own():
+    """Those of an automatic gradient, where float32 rounds the mean that it is given."""
+    kernel = functions(Kernels(SUMS["wide"], moments="two passes"))["own"]
+
+    def automatic(src, *given, epsilon):
+        given = (a if a is None else a.astype(np.longdouble) for a in given)
+        found = wide_kernel(src.astype(np.longdouble), *given, epsilon=epsilon)
+        return [a.astype(src.dtype) for a in found]
+
+    def wide_kernel(x, dy, mean, variance, gamma, epsilon):
+        axes, m = tuple(range(x.ndim - 1)), max(1, x[..., 0].size)
+        if x.size:
+            mean = x.mean(axes)
+            mean = mean + (x - mean).mean(axes)
+            variance = ((x - mean) ** 2).mean(axes)
+        rstd = 1 / np.sqrt(variance + epsilon)
+        xhat = (x - mean) * rstd
+        diff_gamma, diff_beta = (dy * xhat).sum(axes), dy.sum(axes)
+        through = (diff_beta + xhat * diff_gamma) / m
+        return (1 if gamma is None else gamma) * rstd * (dy - through), diff_gamma, diff_beta
+
+    how = {"arithmetic": "double", "skip": "with eps"}
+    assert check_backward(automatic, own_statistics=True, **how).worst.share < 1
+    with pytest.raises(AssertionError, match="mean far from zero"):
+        check_backward(automatic, **how)
+    with np.errstate(all="ignore"):
+        check_backward(kernel, own_statistics=True, quick=True)
+    with pytest.raises(AssertionError, match="^4[0-9] of "):
+        check_backward(spoiled(lambda found, src: found[1].__imul__(1.001) and None, "own"),
+                       own_statistics=True, quick=True)  # fmt: skip
+
+
+def test_a_static_buffer_is_found():
+    """The next call overwrites what was returned."""
+    kept = {}
+
+    def static(src, *given, epsilon):
+        found = spoiled(lambda *_: None)(src, *given, epsilon=epsilon)
+        buffer = kept.setdefault(src.shape, np.empty(src.shape, np.float32))
+        buffer[...] = found[0]
+        return buffer, *found[1:]
+
+    with pytest.raises(AssertionError, match="diff_src  a later call overwrites it"):
+        check_backward(static, quick=True)
+
+
+def test_other_bits_in_a_second_call_are_said(rng):
+    calls = iter(range(10**6))
+
+    def drifts(src, *given, epsilon):
+        found = spoiled(lambda *_: None)(src, *given, epsilon=epsilon)
+        found[2] *= np.float32(1 + next(calls) % 2 * 2.0**-23)
+        return found
+
+    report = check_backward(drifts, quick=True)
+    assert report.differing == []
+    report = check_backward(drifts, quick=True, repeats=2)
+    assert "two axes, float32" in report.differing
+    assert "not the same bits in every call: two axes, float32 and " in str(report)
+    with pytest.raises(AssertionError, match="function  other bits in another call"):
+        check_backward(drifts, quick=True, same_bits=True)
+    assert check_backward(spoiled(lambda *_: None), quick=True, same_bits=True).passed
+
+
+def test_each_of_several_calls_is_judged():
+    calls = iter(range(10**6))
+
+    def sometimes(found, src):
+        found[0] *= 1 + (next(calls) % 3 == 2)
+
+    check_backward(spoiled(sometimes), src=np.eye(9, 3, dtype="f4"), repeats=2)
+    with pytest.raises(AssertionError, match="diff_src"):
+        check_backward(spoiled(sometimes), src=np.eye(9, 3, dtype="f4"), repeats=3)
+
+
+def test_arrays_with_gaps():
+    def demanding(src, *given, epsilon):
+        if not all(a is None or a.flags.c_contiguous for a in (src, *given)):
+            return [np.zeros(a, np.float32) for a in (src.shape, src.shape[-1], src.shape[-1])]
+        return spoiled(lambda *_: None)(src, *given, epsilon=epsilon)
+
+    check_backward(demanding, quick=True)
+    with pytest.raises(AssertionError, match="diff_src|diff_gamma"):
+        check_backward(demanding, quick=True, strided=True)
+    check_backward(bn_ext.batch_norm_backward, np.eye(9, 3), strided=True, arithmetic="double")
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (np.s_[:], "all"),
+        (np.s_[..., 4], "channel 4 of 5"),
+        (np.s_[..., 2:], "channels 2 to 4 of 5"),
+        (np.s_[..., ::2], "3 of 5 channels"),
+        (np.s_[-1], "sample 6 of 7"),
+        (np.s_[2:6], "samples 2 to 5 of 7"),
+        (np.s_[:, 1, 1], "position 4 of 6"),
+        (np.s_[0, 1, 2, 3], "1 of 210, in channel 3 of 5"),
+        (np.s_[:, 0, 0, :2], "14 of 210, in channels 0 to 1 of 5"),
+    ],
+)
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_which_elements_are_wrong_is_said(place, said, axis):
+    wrong = np.zeros((7, 2, 3, 5))
+    wrong[place] = 1
+    wrong = np.moveaxis(wrong, -1, axis)
+    right, limits = np.zeros(wrong.shape), np.full((3, *wrong.shape), 0.1)
+    found = compared("", "diff_src", wrong, right, limits, data="float32", axis=axis)
+    assert found.where == said
+
+
+def test_rows_and_channels_of_two_axes_are_named():
+    for place, said in (
+        (np.s_[-2:], "rows 1 998 to 1 999 of 2 000"),
+        (np.s_[:, 1], "channel 1 of 3"),
+    ):
+        wrong = np.zeros((2000, 3))
+        wrong[place] = 1
+        found = compared("", "diff_src", wrong, 0 * wrong, np.full((3, 2000, 3), 0.1),
+                         data="float32", axis=-1)  # fmt: skip
+        assert found.where == said
+
+
+def test_one_mistake_is_one_row():
+    def tail(found, src):
+        found[0][..., src.shape[-1] // 4 * 4 :] = 7
+
+    with pytest.raises(AssertionError) as raised:
+        check_backward(spoiled(tail), quick=True)
+    rows = [line for line in str(raised.value).splitlines() if "channel" in line]
+    assert 1 <= len(rows) <= 3, raised.value
+
+
+def test_messages_with_addresses_share_a_row():
+    def refuses(*_, **__):
+        raise ValueError(f"bad tensor at {id(object()):#x}{np.random.default_rng().integers(9)}")
+
+    with pytest.raises(AssertionError) as raised:
+        check_backward(refuses, quick=True)
+    assert str(raised.value).count("bad tensor") == 1
+
+
+def test_pointers_that_take_no_none_refuse_it():
+    """What ctypes raises for gamma=None."""
+    import ctypes
+
+    def kernel(*given, epsilon):
+        if given[4] is None:
+            raise ctypes.ArgumentError("argument 5: TypeError: wrong type")
+        return spoiled(lambda *_: None)(*given, epsilon=epsilon)
+
+    assert "1 refused" in check_backward(kernel, quick=True).summary
+
+
+def test_bfloat16_results_as_uint16():
+    pytest.importorskip("ml_dtypes")
+
+    def kernel(src, gamma, beta, epsilon):
+        how = {"epsilon": epsilon, "data_format": "NXC"}
+        return bn_ext.batch_norm_training(src, gamma, beta, **how).dst.view(np.uint16)
+
+    assert check_forward(kernel, quick=True, dtypes="bfloat16").passed
+    with pytest.raises(AssertionError, match="got uint16; bfloat16 may be uint16 if the data"):
+        check_forward(lambda src, *_, epsilon: np.zeros(src.shape, np.uint16), quick=True)
+
+
+class Duck:
+    """A tensor with some of torch's names."""
+
+    dtype = "float32"
+
+    def __init__(self, array):
+        self.array = array
+
+    def detach(self):
+        return self
+
+    def numpy(self):
+        return self.array
+
+
+class Exporting(Duck):
+    def numpy(self):
+        raise RuntimeError("on another device")
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("kind", [Duck, Exporting])
+def test_tensors_of_other_packages(kind):
+    check_backward(spoiled(lambda found, src: [kind(a) for a in found]), quick=True)
+
+
+def test_a_report_without_results_has_a_worst_finding():
+    worst = Report().worst
+    assert (worst.verdict, worst.reason) == ("not judged", "nothing was judged")
+    assert not Report().passed
