@@ -11,7 +11,7 @@ from weak_kernels import SUMS, Kernels
 import bn_ext
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing import Report, check_backward, check_forward
-from bn_ext.testing._cases import ARITHMETICS, RECIPES, Kind, standard_cases
+from bn_ext.testing._cases import ARITHMETICS, OPERANDS, RECIPES, Kind, standard_cases
 from bn_ext.testing._report import compared, judged, run
 
 pytestmark = [pytest.mark.quick, needs_long_double]
@@ -429,3 +429,237 @@ def test_a_report_without_results_has_a_worst_finding():
     worst = Report().worst
     assert (worst.verdict, worst.reason) == ("not judged", "nothing was judged")
     assert not Report().passed
+
+
+# ---- what the cases cover ------------------------------------------------------------------------
+
+SIZES = 4, 8, 16
+
+
+def _images(case):
+    """(images, channels, the plane's sides) of cases with three axes or more."""
+    n, *plane, c = case.src.shape
+    return n, c, plane
+
+
+def _plane(case):
+    return np.prod(_images(case)[2]) if case.src.ndim > 2 else 0
+
+
+def _rows(case):
+    return case.src.size // case.src.shape[-1]
+
+
+def _of(case, name, where):
+    """Does a part of an array that the operation has fit, and a part not?"""
+    array = case.arrays.get(name)
+    return array is not None and bool(where(array.astype(np.longdouble)).any())
+
+
+def _subnormal(array):
+    return (array != 0) & (abs(array) < 2.0**-126)
+
+
+def _sides(case):
+    return _images(case)[2] if case.src.ndim == 4 else (0, 0)
+
+
+#: Properties that a kernel may branch on.
+PROPERTIES = {
+    **{f"channels in registers of {k}": lambda c, k=k: c.src.shape[-1] % k == 0 and _rows(c) > 4
+       for k in SIZES},
+    **{f"images with channels in registers of {k}":
+       lambda c, k=k: c.src.ndim > 2 and c.src.shape[-1] % k == 0 for k in SIZES},
+    **{f"planes of several channels in registers of {k}":
+       lambda c, k=k: c.src.shape[-1] > 1 and _plane(c) > 0 and _plane(c) % k == 0 for k in SIZES},
+    **{f"rows in registers of {k}": lambda c, k=k: _rows(c) % k == 0 and c.src.ndim == 2
+       for k in SIZES},
+    "more than 9 channels of images": lambda c: c.src.ndim > 2 and c.src.shape[-1] > 9,
+    "more than 12 images": lambda c: c.src.ndim > 2 and len(c.src) > 12,
+    "several images and channels, a plane over 1024":
+        lambda c: len(c.src) > 1 and c.src.shape[-1] > 1 and _plane(c) > 1024,
+    "channels and plane both large": lambda c: c.src.shape[-1] >= 64 and _plane(c) >= 64,
+    "a plane over 65 536": lambda c: _plane(c) > 65_536,
+    "more than 131 072 rows": lambda c: c.src.ndim == 2 and _rows(c) > 131_072,
+    "more than 2048 channels": lambda c: c.src.shape[-1] > 2048,
+    "a plane that is higher than wide": lambda c: _sides(c)[0] > _sides(c)[1],
+    "a plane that is wider than high": lambda c: _sides(c)[0] < _sides(c)[1],
+    "one image": lambda c: c.src.ndim > 2 and len(c.src) == 1,
+    "one row": lambda c: _rows(c) == 1,
+    "no elements": lambda c: not c.src.size,
+    "no gamma": lambda c: c.arrays["gamma"] is None,
+    "epsilon 0": lambda c: c.epsilon == 0,
+    "epsilon over 1": lambda c: c.epsilon > 1,
+    **{f"{name} with many zeros": lambda c, name=name: c.arrays.get(name) is not None
+       and (c.arrays[name] == 0).sum() > 0.3 * c.src.size > 0
+       for name in ("src", "diff_dst", "diff_diff_src")},
+    **{f"a negative {name}": lambda c, name=name: _of(c, name, lambda a: a < 0)
+       for name in ("src", "diff_dst", "gamma", "beta", "mean")},
+    **{f"{name} over 1": lambda c, name=name: _of(c, name, lambda a: abs(a) > 1)
+       for name in ("src", "diff_dst", "gamma", "beta", "mean", "variance")},
+    **{f"a subnormal {name}": lambda c, name=name: _of(c, name, _subnormal)
+       for name in ("src", "diff_dst", "gamma", "mean")},
+    **{f"a NaN in {name}": lambda c, name=name: _of(c, name, np.isnan)
+       for name in ("src", "diff_dst", "gamma", "beta", "mean", "variance")},
+    **{f"an Inf in {name}": lambda c, name=name: _of(c, name, np.isinf)
+       for name in ("src", "diff_dst")},
+    "a variance of 0": lambda c: _of(c, "variance", lambda a: a == 0),
+}  # fmt: skip
+#: What a double backward has no limits for, and what the recipes change for one kind alone.
+UNBOUNDED = {"double": ("a subnormal", "an Inf"), "inference": ("a variance of 0",)}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_property_stands_on_both_sides(name):
+    cases, kind = [*standard_cases(KINDS[name])], KINDS[name]
+    given = OPERANDS[kind.operation]
+    counts = {said: sum(map(bool, map(has, cases))) for said, has in PROPERTIES.items()}
+    for said, count in counts.items():
+        words = said.split()
+        array = next((word for word in words if word in {*ARRAYS, "beta"}), "src")
+        if array not in given or said.startswith(UNBOUNDED.get(name.split(",")[0], "none")):
+            continue
+        if said == "a variance of 0" and not (kind.is_training and "variance" in given):
+            continue
+        assert 0 < count < len(cases), said
+
+
+ARRAYS = {"src", "diff_dst", "diff_diff_src", "gamma", "mean", "variance"}
+
+
+# ---- what each case is for ---------------------------------------------------------------------
+
+
+def zeroed(where):
+    """A gradient that is 0 where `where`(src, diff_dst, mean, variance, gamma, epsilon) is true."""
+
+    def kernel(*given, epsilon):
+        found = [np.array(a) for a in functions(Kernels(SUMS["wide"]))["backward"](*given, epsilon)]
+        found[0][where(*given, epsilon) & np.ones(given[0].shape, bool)] = 0
+        return found
+
+    return kernel
+
+
+def shape(which):
+    """The same where the shape (N, plane, C) says so; of two axes, the plane is 1."""
+    return zeroed(lambda x, *_: bool(which(len(x), x[0, ..., 0].size if len(x) else 0, x.shape[-1])
+                                     and x.ndim > 2))  # fmt: skip
+
+
+def rows(which):
+    """The same where the number of rows and channels says so."""
+    return zeroed(lambda x, *_: x.ndim == 2 and which(*x.shape))
+
+
+def replaced(change):
+    """A gradient of other arguments: change(src, diff_dst, mean, variance, gamma, epsilon)."""
+    return lambda *given, epsilon: functions(Kernels(SUMS["wide"]))["backward"](
+        *change(*given, epsilon)
+    )
+
+
+def flushed(place):
+    """A gradient that reads subnormal numbers of an argument as 0."""
+
+    def change(*given):
+        given = [*given]
+        if given[place] is not None:
+            given[place] = np.where(abs(given[place]) < 2.0**-126, 0, given[place])
+        return given
+
+    return replaced(change)
+
+
+def few_added(x, dy, mean, variance, gamma, epsilon):
+    """A gradient that adds 40 rows in float32, then goes on in doubles."""
+    how = Kernels(lambda a, _: np.add.reduce(
+        [SUMS["row_after_row"](a[k : k + 40], None) for k in range(0, len(a), 40)],
+        dtype=np.float64, axis=0,
+    ).astype(a.dtype) if len(a) else a.sum(axis=0))  # fmt: skip
+    return how.backward(x, dy, mean, variance, gamma, epsilon)
+
+
+#: A case that alone fails a kernel, and the kernel.
+ALONE = {
+    "as many rows as channels": rows(lambda n, c: n == c),
+    "axes of one size": shape(lambda n, p, c: n == p == c),
+    "planes of one position": shape(lambda n, p, c: p == 1),
+    "planes of 7 positions": shape(lambda n, p, c: p == 7),
+    "14 images, 16 channels": shape(lambda n, p, c: n > 12),
+    "64 channels, planes of 256": shape(lambda n, p, c: c > 16),
+    "planes of 165 positions": shape(lambda n, p, c: 64 < p < 256),
+    "planes of 1536 positions": shape(lambda n, p, c: n > 1 and p > 1024),
+    "a plane of 300 x 300": shape(lambda n, p, c: p > 4096),
+    "five axes": zeroed(lambda x, *_: x.ndim == 5),
+    "one image": shape(lambda n, p, c: n == 1 and c > 1),
+    "one row": lambda *a, epsilon: [
+        b + (a[0].shape[:-1] == (1,)) for b in replaced(lambda *c: c)(*a, epsilon=epsilon)],
+    "two rows": rows(lambda n, c: n == 2),
+    "three rows": rows(lambda n, c: n == 3 and c < 16),
+    "127 rows": rows(lambda n, c: n % 128 == 127),
+    "140 000 rows": rows(lambda n, c: n > 65_536),
+    "one channel": rows(lambda n, c: c == 1),
+    "17 channels": rows(lambda n, c: c % 16 == 1 and 1 < c < 256),
+    "133 channels": rows(lambda n, c: 128 < c < 256),
+    "257 channels": rows(lambda n, c: 256 < c < 2048),
+    "2100 channels": rows(lambda n, c: c > 1024),
+    "many zeros": zeroed(lambda x, dy, *_: (dy == 0) & (x.shape[-1] == 16)),
+    "epsilon 2": replaced(lambda *a: (*a[:5], min(a[5], 1))),
+    "empty batch": lambda src, *given, epsilon: replaced(lambda *a: a)(
+        src, *given, epsilon=epsilon if len(src) else 1 / 0),
+    "no positions": lambda src, *given, epsilon: replaced(lambda *a: a)(
+        src, *given, epsilon=epsilon if src.size or not len(src) else 1 / 0),
+    "subnormal src": flushed(0),
+    "small diff_dst": flushed(1),
+    "small gamma": flushed(4),
+    "numbers of many sizes": replaced(lambda x, *a: (
+        np.where((abs(x) < 2.0**-14) & (abs(x).max(initial=0) > 0.1), 0, x), *a)),
+    "NaN in diff_dst": zeroed(lambda x, dy, *_: np.isnan(dy)),
+    "large diff_dst": replaced(lambda x, dy, *a: (x, np.minimum(dy, 1e30), *a)),
+    "large gamma": replaced(
+        lambda *a: (*a[:4], a[4] if a[4] is None else np.clip(a[4], -9, 9), a[5])),
+    "large src": replaced(lambda x, *a: (np.clip(x, -1e17, 1e17), *a)),
+    "constant with epsilon 0": lambda *a, epsilon: [
+        np.nan_to_num(b) if (a[3] + epsilon == 0).all() else b
+        for b in replaced(lambda *c: c)(*a, epsilon=epsilon)],
+    "zero and negative gamma": replaced(
+        lambda *a: (*a[:4], a[4] if a[4] is None else np.where(a[4] == 0, 1e-3, a[4]), a[5])),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ALONE)
+def test_a_case_that_alone_finds_a_mistake(name):
+    with pytest.raises(AssertionError) as raised:
+        check_backward(ALONE[name])
+    failed = {each.case.rpartition(",")[0] for each in raised.value.report.failures}
+    assert failed == {name}
+
+
+#: What other cases are for.
+OTHERS = {
+    "two axes": "the plainest", "three axes": "", "four axes": "an odd plane",
+    "without gamma": "NULL",
+    "gamma without beta": "forward", "beta without gamma": "forward",
+    "mean far from zero": "weaker", "mean of 1000 deviations": "weaker",
+    "mean of -30 deviations": "weaker", "variance near epsilon": "a rounded epsilon",
+    "constant channels": "a variance of 0", "small src": "1 / variance**1.5",
+    "subnormal dst": "forward", "diff_dst like xhat": "nothing is left of diff_src",
+    "diff_dst that cancels": "weaker", "one large diff_dst": "weaker",
+    "NaN in vectors": "max(NaN, 0)",
+    "NaN in src": "forward", "NaN in src with gamma 0": "forward", "Inf in src": "forward",
+    "-Inf in diff_dst": "the sign of Inf",
+}  # fmt: skip
+
+
+def test_each_case_has_a_purpose():
+    assert {*ALONE, *OTHERS} == {*RECIPES}
+
+
+def test_forty_rows_in_float32_are_no_double_sums():
+    """Each small term loses almost half an ulp of the large one, so one case tells."""
+    with pytest.raises(AssertionError) as raised:
+        check_backward(few_added, arithmetic="double", dtypes="float32")
+    found = {each.case for each in raised.value.report.failures if each.result == "diff_beta"}
+    assert found == {"one large diff_dst, float32"}

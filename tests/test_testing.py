@@ -1213,3 +1213,59 @@ def test_nothing_of_it_is_imported_by_bn_ext():
 def test_every_recipe_is_a_case_of_some_operation():
     names = {case.name for kind in ("training", "backward") for case in standard_cases(Kind(kind))}
     assert {name.rpartition(",")[0] for name in names} == {*RECIPES}
+
+
+CRASHES = """
+import ctypes, os, bn_ext
+def null(src, diff_dst, mean, variance, gamma, epsilon):
+    print("called")
+    if gamma is None:
+        ctypes.string_at(0)
+    how = {"epsilon": epsilon, "data_format": "NXC"}
+    return bn_ext.batch_norm_backward(src, diff_dst, mean, variance, gamma, **how)
+def ends(*given, epsilon):
+    os._exit(3)
+"""
+
+
+def test_a_kernel_that_crashes_is_reported(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_crashes.py").write_text(CRASHES)
+    status, out, _ = command(capsys, "check", "my_crashes.py:null", "--quick")
+    assert status == 1
+    lines = out.splitlines()
+    assert lines[2] == "crashed:"
+    assert re.fullmatch(r" +-  without gamma, float32 +function +crashed \(SIGSEGV\)", lines[3])
+    assert re.fullmatch(r"1 crashed, \d\d right", lines[-1])
+    status, out, _ = command(capsys, "check", "my_crashes:ends", "--quick")
+    assert status == 1
+    assert re.search("two axes, float32 and 4 more +function +crashed .exit status 3.", out)
+    assert re.search(
+        "further cases +function +not called, after 5 crashes\n5 crashed, 1 not j", out
+    )
+    (tmp_path / "my_end.py").write_text("import os; os._exit(1)")
+    status, out, err = command(capsys, "check", "my_end:f", "--quick")
+    assert (status, out) == (2, "")
+    assert "crashed (exit status 1) before the first call" in err
+
+
+def test_options_of_the_command_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_options.py").write_text(MODULE)
+    more = "--quick", "--skip", "Inf", "--repeats", "2", "--same-bits", "--strided"
+    how = "--arithmetic", "double"
+    assert command(capsys, "check", "my_options:right", *more, *how)[0] == 0
+    own = "--own-statistics", "--op", "double-backward"
+    status, out, _ = command(capsys, "check", "my_options:right", *own, "--quick")
+    assert status == 1
+    assert "expected diff_src, diff_diff_dst" not in out
+
+
+def test_there_is_no_manifest_until_all_files_are_there(tmp_path, capsys):
+    how = "--op", "inference", "--quick"
+    assert command(capsys, "cases", str(tmp_path), *how)[0] == 0
+    stop = tmp_path / "inference" / "float32" / "one_row" / "src.npy"
+    stop.unlink()
+    stop.mkdir()
+    assert command(capsys, "cases", str(tmp_path), *how, "--layout", "NCX")[0] == 2
+    assert "manifest.json: is missing" in command(capsys, "check", str(tmp_path))[2]

@@ -21,8 +21,8 @@ __all__ = [
 #: Roundings on the longest path from exact operands to diff_src, in training and with frozen
 #: statistics, plus one for terms of higher order.
 DIFF_SRC, FROZEN_DIFF_SRC = 8, 3
-#: The same for sum(dy * xc), where xc is src - mean.
-SUM = {"float32": 12, "float64": 13, "float16": 12, "bfloat16": 12}
+#: The same for sum(dy * xc), where xc is src - mean, by type of the arithmetic.
+SUM = {"float32": 12, "float64": 13}
 #: What products and coefficients lose to underflow, in units of the smallest number.
 UNDERFLOW = 8
 #: The number of roundings from exact operands to dst. scale * xc has four: in the difference, the
@@ -73,7 +73,9 @@ def distance(got: Any, exact: Any) -> Any:
 
 def sum_bounds(want: Any, data: str, parts: int = 1) -> dict[str, Any]:
     """Bounds of diff_gamma and diff_beta; `parts`: partial sums that were added up in float64."""
-    ku = np.longdouble(unit(arithmetic(data))) * (SUM[data] + (parts - 1) * (data == "float64"))
+    ku = np.longdouble(unit(arithmetic(data))) * (
+        SUM[arithmetic(data)] + (parts - 1) * (data == "float64")
+    )
     return {
         "diff_gamma": ku * abs(want.gamma_terms).sum(axis=1)
         + smallest(data) * (UNDERFLOW + want.gamma_tiny),
@@ -86,7 +88,7 @@ def gradient_bounds(
 ) -> dict[str, Any]:
     """Bounds of a whole gradient; `parts` as in sum_bounds."""
     u = np.longdouble(unit(arithmetic(data)))
-    k = SUM[data] + (parts - 1) * (data == "float64")
+    k = SUM[arithmetic(data)] + (parts - 1) * (data == "float64")
     a = DIFF_SRC if is_training else FROZEN_DIFF_SRC
     bound = u * (a * want.diff_src_terms + k * want.diff_src_sums)
     bound = bound + UNDERFLOW * smallest(data) * want.diff_src_tiny
