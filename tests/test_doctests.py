@@ -166,3 +166,14 @@ def test_the_numbers_of_the_readme():
         f"(range {min(best):.2g} to {max(best):.2g})",
     ):
         assert said in text
+
+
+def test_who_passes():
+    """The page says what the file says, and somebody looked at all that is wrong."""
+    from benchmarks import conformance
+
+    page, (said, rows) = (ROOT / conformance.PAGE).read_text(), conformance.load()
+    for mark, made in conformance.PARTS.items():
+        text = made(said, rows)
+        assert f"<!-- {mark}: begin -->\n{text}<!-- {mark}: end -->" in page
+        assert "not looked at" not in text
