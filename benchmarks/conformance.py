@@ -63,7 +63,7 @@ CAUSES = [
     Cause(r"dezero double", "rstd counts as constant"),
     Cause(r"chainer double", "a division by gamma, which may be 0 or NaN"),
     Cause(r"mindspore double\S+ empty|paddle double\S+ (empty|no pos)", "a division by zero"),
-    Cause(r"ncnn \S+ no pos", "an image without a number"),
+    Cause(r"ncnn \S+ no pos", "it reads an image of no numbers"),
     Cause(r"ncnn \S+ NaN in vec", "a standard deviation of NaN counts as 0.0001"),
     Cause(r"opencv \S+ (empty|no pos)", "Of an empty batch, there is no result", own_rule=True),
     Cause(r"paddle \S+ one row", "src or diff_dst is returned as it is; other results are 0"),
@@ -264,7 +264,7 @@ def draw(said, rows, path):
             panel.barh(names, widths, left=start, color=color, label=kind)
             start = [a + b for a, b in zip(start, widths, strict=True)]
         panel.margins(0)
-        panel.set_xticks([0, 50, 100], ["0", "50", "100 % of its cases"])
+        panel.set_xticks([0, 50, 100], ["0", "50", "100 %"])
         panel.spines[["top", "right", "bottom", "left"]].set_visible(False)
         panel.tick_params(labelsize=9, length=0)
         figure.legend(loc="outside upper center", ncols=3, fontsize=9, frameon=False)
