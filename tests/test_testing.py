@@ -250,9 +250,9 @@ HOLES = [
 
 @pytest.mark.parametrize(("name", "changes", "case"), HOLES)
 def test_kernels_that_are_wrong_for_few_data_are_found(name, changes, case):
-    assert {each.verdict for each in failing(CHECKS[name], kernel_of(name, *changes), case)} & {
-        "wrong", "raised",
-    }  # fmt: skip
+    found = failing(CHECKS[name], kernel_of(name, *changes), case)
+    # Where a variance is 0, folded arithmetic may have anything.
+    assert {each.verdict for each in found} & {"wrong", "raised"} or case == "constant with"
 
 
 @pytest.mark.parametrize(("data", "least"), [("float16", 2.0**-14), ("bfloat16", 2.0**-126)])
@@ -982,7 +982,7 @@ def test_files(written, capsys):
     solved(written)
     status, out, _ = command(capsys, "check", str(written))
     assert status == 0
-    assert re.match("0 of 9[0-9] cases fail\n", out)
+    assert re.match("0 of 8[0-9] cases fail\n", out)
     assert "not checked, since no case has a result: double_backward diff_diff_dst, " in out
     solved(written, lambda name, array: array + (name == "diff_beta"))
     status, out, _ = command(capsys, "check", str(written))
@@ -1208,6 +1208,11 @@ def test_what_this_machine_cannot_judge(tmp_path, capsys, monkeypatch):
 def test_nothing_of_it_is_imported_by_bn_ext():
     code = "import sys, bn_ext; print([m for m in sys.modules if m.startswith('bn_ext.testing')])"
     assert printed_by(code).split() == ["[]"]
+
+
+def test_the_number_of_cases_that_the_readme_names():
+    said = re.findall(r"(\d+) (?:hard|standard) cases", (ROOT / "README.md").read_text())
+    assert {*map(int, said)} <= {len([*standard_cases(Kind("backward"))])}
 
 
 def test_every_recipe_is_a_case_of_some_operation():

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from inspect import Parameter, signature
 from types import SimpleNamespace
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,7 +33,7 @@ class _Options(TypedDict, total=False):
     quick: bool
     skip: str | Sequence[str]
     narrow: bool
-    arithmetic: str
+    arithmetic: Literal["double", "float32", "any"]
     repeats: int
     same_bits: bool
     strided: bool

@@ -423,7 +423,7 @@ RECIPES: dict[str, tuple[tuple[int, ...], Change | None]] = {
     "epsilon 2": ((33, 3), as_set(epsilon=2.0)),
     "variance near epsilon": ((33, 3), as_set(src=lambda d: d.src / 256)),
     "constant channels": ((21, 5), _constant),
-    "constant with epsilon 0": ((9, 2), as_set(src=np.full((9, 2), 7.0), epsilon=0.0)),
+    "constant with epsilon 0": ((8, 2), as_set(src=np.full((8, 2), 7.0), epsilon=0.0)),
     "many zeros": ((20, 16), _zeros),
     "zero and negative gamma": ((25, 4), as_set(gamma=np.array([0.0, -1.5, -0.0, 2.0]))),
     "numbers of many sizes": ((40, 3), _spread),

@@ -117,7 +117,8 @@ class Report:
         rows: list[tuple[str, ...]] = []
         for (place, kind), found in sorted(groups.items()):
             if not (failures_alone and VERDICTS[place] == "right"):
-                said = f"as {ARITHMETICS[kind]} {_HAVE[kind]} it" if kind else VERDICTS[place]
+                has = "have" if kind == "float32" else "has"
+                said = f"as {ARITHMETICS[kind]} {has} it" if kind else VERDICTS[place]
                 rows += [(f"{said}:",), *(found if VERDICTS[place] == "right" else _merged(found))]
         lines = [f"{sum(map(_fails, self.verdicts.values()))} of {len(cases)} cases fail"]
         if rows:
@@ -138,9 +139,6 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
-
-
-_HAVE = {"float32": "have", "any": "has", "double": "has"}
 
 
 def _fails(verdict: str) -> bool:
