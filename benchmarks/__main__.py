@@ -6,7 +6,7 @@
     python -m benchmarks --report figures                  from these: docs/figures.md, README
     python -m benchmarks --report accuracy                 errors, also of peers: docs/numerics.md
     python -m benchmarks --report exact                    cost of exact sums: docs/exact.md
-    python -m benchmarks --report conformance              who passes the cases: docs/howto
+    python -m benchmarks --report conformance              who passes: docs/who_passes.md
     python -m benchmarks --report memory                   of training steps: docs/howto
     python -m benchmarks --report networks                 steps of networks in torch: docs/howto
     python -m benchmarks --report numpy_networks           in NumPy: docs/figures.md

@@ -1,441 +1,302 @@
-"""Who passes the standard cases of bn_ext.testing, in float32: docs/howto/reference_for_kernels.md.
+"""Who passes the standard cases of bn_ext.testing, in float32: docs/who_passes.md, and its picture.
 
-Each package runs in a process of its own, which is started again behind a case that crashed it. A
-gradient gets the batch's statistics where a package's own operator takes them. Elsewhere (JAX,
-flax, Keras, Paddle) it is the automatic one, of a forward pass that makes its own: right is then
-what is right for exact statistics, or for those rounded to float32. A call that raises an error, as
-without gamma where a package needs one, is not counted, and neither is what no package documents.
-docs/conformance.csv has all of that and all that is wrong.
+The packages of benchmarks/adapters that are installed here are called, each operation in a process
+of its own; their rows replace those in docs/who_passes.csv, of which page and picture are made. So
+every package can have an environment of its own, in which it is measured alone:
 
-A package that is not installed is left out.
+    python -m benchmarks.conformance paddle
+    python -m benchmarks.conformance              makes page and picture
 """
 
-import ctypes
+import csv
+import json
 import multiprocessing
-import os
-import warnings
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
-from dataclasses import replace
+import re
+import sys
+from collections import namedtuple
+from concurrent.futures import ProcessPoolExecutor
 from datetime import date
-from functools import cache
-
-import numpy as np
+from functools import partial
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import NamedTuple
 
 import bn_ext
+from bn_ext._cli import child
+from bn_ext._cli.reference import imported
 from bn_ext.testing._cases import Kind, standard_cases
-from bn_ext.testing._report import Finding, Report, as_array, called, judged
 
-from . import pages
-from .compiled import LAYOUTS, onednn, pointers
+from . import adapters, pages
 
-MOST = 1000  # seconds of a case
+CSV = pages.ROOT / "docs" / "who_passes.csv"
+PAGE = "docs/who_passes.md"
+Row = namedtuple(
+    "Row",
+    "module operation verdict arithmetic cases case result where element got expected share reason",
+)
+#: {operation: what pages call it}
+OPERATIONS = {
+    "training": "Training", "inference": "Inference", "backward": "Gradient",
+    "double_backward": "Gradient of the gradient",
+}  # fmt: skip
 
 
-# ---- functions: {operation: function} -----------------------------------------------------------
+class Cause(NamedTuple):
+    """What a mistake is, looked at by hand."""
+
+    #: How "module operation case: got" of its rows begins.
+    pattern: str
+    text: str
+    #: The package decided so, where nobody says what is right.
+    own_rule: bool = False
 
 
-def demand(gamma):
-    if gamma is None:
-        raise NotImplementedError("it needs gamma")
+CAUSES = [
+    Cause(r"\S+ \S+ (sub|small ).*: -?0$", "Subnormal numbers become 0", own_rule=True),
+    Cause(r"\S+ \S+ (empty|no pos).*: nan$", "Of an empty batch, diff_gamma is NaN", own_rule=True),
+    Cause(r"keras_(tensor|jax).* constant with.*: inf$", "1 / 0 times 0 is Inf", own_rule=True),
+    Cause(r"\S+ backward small src: (nan|inf)$", "the cube of rstd overflows"),
+    Cause(r"torch\S* backward empty batch", "a division by the number of rows"),
+    Cause(
+        r"(keras_tensorflow|sonnet|tinygrad) double", "the mean in the variance counts as constant"
+    ),
+    Cause(r"dezero double", "rstd counts as constant"),
+    Cause(r"chainer double", "a division by gamma, which may be 0 or NaN"),
+    Cause(r"mindspore double\S+ empty|paddle double\S+ (empty|no pos)", "a division by zero"),
+    Cause(r"ncnn \S+ no pos", "it reads an image of no numbers"),
+    Cause(r"ncnn \S+ NaN in vec", "a standard deviation of NaN counts as 0.0001"),
+    Cause(r"opencv \S+ (empty|no pos)", "Of an empty batch, there is no result", own_rule=True),
+    Cause(r"paddle \S+ one row", "src or diff_dst is returned as it is; other results are 0"),
+]
+
+# ---- measured ------------------------------------------------------------------------
 
 
-def ours(layout):
-    how = {"data_format": layout}
+def facts(module):
+    """What an adapter says of its package; None if that is not installed here."""
+    try:
+        found = import_module(f"{adapters.__name__}.{module}")
+    except ImportError:
+        return None
+    if not hasattr(found, "NAME"):
+        return None  # what several have in common
     return {
-        "training": lambda *a, **more: bn_ext.batch_norm_training(*a, **how, **more),
-        "inference": lambda *a, **more: bn_ext.batch_norm_inference(*a, **how, **more),
-        "backward": lambda *a, **more: bn_ext.batch_norm_backward(*a, **how, **more),
-    }
-
-
-def numpy_formula(layout):
-    def training(src, gamma, beta, epsilon):
-        axes = tuple(range(src.ndim - 1))
-        mean, variance = src.mean(axes), src.var(axes)
-        return inference(src, mean, variance, gamma, beta, epsilon), mean, variance
-
-    def inference(src, mean, variance, gamma, beta, epsilon):
-        return gamma * (src - mean) / np.sqrt(variance + np.float32(epsilon)) + beta
-
-    def backward(src, diff_dst, mean, variance, gamma, epsilon):
-        axes, m = tuple(range(src.ndim - 1)), np.float32(max(1, src[..., 0].size))
-        rstd = 1 / np.sqrt(variance + np.float32(epsilon))
-        xhat = (src - mean) * rstd
-        diff_gamma, diff_beta = (diff_dst * xhat).sum(axes), diff_dst.sum(axes)
-        diff_src = gamma * rstd * (diff_dst - (diff_beta + xhat * diff_gamma) / m)
-        return diff_src, diff_gamma, diff_beta
-
-    return {"training": training, "inference": inference, "backward": backward}
-
-
-def torch_operators(layout):
-    import torch
-
-    def tensor(a):
-        if a is None:
-            return None
-        whole = torch.from_numpy(a)
-        return whole if layout == "NCX" or a.ndim < 2 else whole.movedim(-1, 1)
-
-    def back(found):
-        return found if layout == "NCX" else found.movedim(1, -1)
-
-    normalize = torch.nn.functional.batch_norm
-
-    def training(src, gamma, beta, epsilon):
-        gamma, beta = tensor(gamma), tensor(beta)
-        return back(normalize(tensor(src), None, None, gamma, beta, True, 0.1, epsilon))
-
-    def inference(src, mean, variance, gamma, beta, epsilon):
-        x, *vectors = map(tensor, (src, mean, variance, gamma, beta))
-        return back(normalize(x, *vectors, False, 0.1, epsilon))
-
-    def backward(src, diff_dst, mean, variance, gamma, epsilon):
-        x, dy, mean, variance, gamma = map(tensor, (src, diff_dst, mean, variance, gamma))
-        found = torch.ops.aten.native_batch_norm_backward(
-            dy, x, gamma, None, None, mean, (variance + epsilon).rsqrt(), True, epsilon, [True] * 3
-        )
-        diff_src, *vectors = found
-        return (back(diff_src), *vectors) if gamma is not None else back(diff_src)
-
-    return {"training": training, "inference": inference, "backward": backward}
-
-
-def by_jax(forward):
-    """A gradient by JAX's reverse mode."""
-    import jax
-
-    def backward(src, diff_dst, mean, variance, gamma, epsilon):
-        demand(gamma)
-        _, back = jax.vjp(lambda x, g, b: forward(x, g, b, epsilon)[0], src, gamma, 0 * gamma)
-        return back(diff_dst)
-
-    return backward
-
-
-def jax_formula(layout):
-    import jax
-    import jax.numpy as jnp
-
-    def training(src, gamma, beta, epsilon):
-        axes = tuple(range(src.ndim - 1))
-        mean, variance = jnp.mean(src, axes), jnp.var(src, axes)
-        return jax.nn.standardize(src, axes, mean, variance, epsilon) * gamma + beta, mean, variance
-
-    def inference(src, mean, variance, gamma, beta, epsilon):
-        axes = tuple(range(src.ndim - 1))
-        return jax.nn.standardize(src, axes, mean, variance, epsilon) * gamma + beta
-
-    return {"training": training, "inference": inference, "backward": by_jax(training)}
-
-
-def flax_layer(layout):
-    from flax import linen
-
-    def apply(src, vectors, statistics, epsilon, frozen):
-        affine = {"use_bias": "bias" in vectors, "use_scale": "scale" in vectors}
-        layer = linen.BatchNorm(use_running_average=frozen, momentum=0.0, epsilon=epsilon, **affine)
-        return layer.apply(
-            {"params": vectors, "batch_stats": statistics}, src, mutable=["batch_stats"]
-        )
-
-    def named(gamma, beta):
-        pairs = {"scale": gamma, "bias": beta}
-        return {name: a for name, a in pairs.items() if a is not None}
-
-    def training(src, gamma, beta, epsilon):
-        start = {"mean": np.zeros(src.shape[-1], "f4"), "var": np.ones(src.shape[-1], "f4")}
-        dst, found = apply(src, named(gamma, beta), start, epsilon, False)
-        return dst, found["batch_stats"]["mean"], found["batch_stats"]["var"]
-
-    def inference(src, mean, variance, gamma, beta, epsilon):
-        return apply(src, named(gamma, beta), {"mean": mean, "var": variance}, epsilon, True)[0]
-
-    return {"training": training, "inference": inference, "backward": by_jax(training)}
-
-
-def tensorflow_operators(layout):
-    import tensorflow as tf
-
-    def training(src, gamma, beta, epsilon):
-        demand(gamma)
-        none = tf.zeros(0)
-        y, _, _, mean, variance, _ = tf.raw_ops.FusedBatchNormV3(
-            x=src, scale=gamma, offset=beta, mean=none, variance=none, epsilon=epsilon
-        )
-        return y, mean, variance
-
-    def inference(src, mean, variance, gamma, beta, epsilon):
-        demand(gamma)
-        return tf.raw_ops.FusedBatchNormV3(
-            x=src, scale=gamma, offset=beta, mean=mean, variance=variance, epsilon=epsilon,
-            is_training=False,
-        ).y  # fmt: skip
-
-    def backward(src, diff_dst, mean, variance, gamma, epsilon):
-        demand(gamma)
-        return tuple(tf.raw_ops.FusedBatchNormGradV3(
-            y_backprop=diff_dst, x=src, scale=gamma, reserve_space_1=mean, reserve_space_2=variance,
-            reserve_space_3=tf.zeros(0), epsilon=epsilon,
-        )[:3])  # fmt: skip
-
-    return {"training": training, "inference": inference, "backward": backward}
-
-
-def onednn_primitives(layout):
-    driver = onednn()
-
-    def run(op, src, tensors, vectors, epsilon):
-        demand(vectors[2])
-        dims = src.shape if layout == "NCX" else (src.shape[0], src.shape[-1], *src.shape[1:-1])
-        call = driver.bn_new(
-            len(dims), (ctypes.c_int64 * len(dims))(*dims), LAYOUTS[layout], 0,
-            pointers([src, *tensors]), pointers(vectors), ctypes.c_float(epsilon), op,
-            len(os.sched_getaffinity(0)),
-        )  # fmt: skip
-        if not call:
-            raise ValueError("oneDNN has no such implementation")
-        driver.bn_free(call)
-
-    def training(src, gamma, beta, epsilon):
-        dst, mean, variance = np.empty_like(src), np.empty_like(gamma), np.empty_like(gamma)
-        run(2, src, [dst], [mean, variance, gamma, beta], epsilon)
-        return dst, mean, variance
-
-    def inference(src, mean, variance, gamma, beta, epsilon):
-        dst = np.empty_like(src)
-        run(3, src, [dst], [mean, variance, gamma, beta], epsilon)
-        return dst
-
-    def backward(src, diff_dst, mean, variance, gamma, epsilon):
-        out = np.empty_like(src), np.empty_like(mean), np.empty_like(mean)
-        run(0, src, [diff_dst, out[0]], [mean, variance, gamma, *out[1:]], epsilon)
-        return out
-
-    return {"training": training, "inference": inference, "backward": backward}
-
-
-def keras_layer(backend):
-    def functions(layout):
-        os.environ["KERAS_BACKEND"] = backend
-        import keras
-
-        def layer_of(shape, epsilon, gamma, beta, mean=None, variance=None):
-            layer = keras.layers.BatchNormalization(
-                axis=-1, momentum=0.0, epsilon=epsilon, center=beta is not None,
-                scale=gamma is not None,
-            )  # fmt: skip
-            layer.build((None, *shape[1:]))
-            some = [a for a in (gamma, beta) if a is not None]
-            zeros, ones = np.zeros(shape[-1], "f4"), np.ones(shape[-1], "f4")
-            layer.set_weights([*some, zeros if mean is None else mean,
-                               ones if variance is None else variance])  # fmt: skip
-            return layer
-
-        def training(src, gamma, beta, epsilon):
-            layer = layer_of(src.shape, epsilon, gamma, beta)
-            dst = keras.ops.convert_to_numpy(layer(src, training=True))
-            return dst, *layer.get_weights()[-2:]
-
-        def inference(src, mean, variance, gamma, beta, epsilon):
-            layer = layer_of(src.shape, epsilon, gamma, beta, mean, variance)
-            return keras.ops.convert_to_numpy(layer(src, training=False))
-
-        def backward(src, diff_dst, mean, variance, gamma, epsilon):
-            demand(gamma)
-            layer = layer_of(src.shape, epsilon, gamma, 0 * gamma)
-            if backend == "tensorflow":
-                import tensorflow as tf
-
-                x = tf.constant(src)
-                with tf.GradientTape() as tape:
-                    tape.watch(x)
-                    y = layer(x, training=True)
-                leaves = [x, layer.gamma.value, layer.beta.value]
-                return tuple(tape.gradient(y, leaves, output_gradients=tf.constant(diff_dst)))
-            if backend == "torch":
-                import torch
-
-                x = torch.from_numpy(src).requires_grad_()
-                leaves = [x, layer.gamma.value, layer.beta.value]
-                y = layer(x, training=True)
-                return tuple(torch.autograd.grad(y, leaves, torch.from_numpy(diff_dst)))
-            import jax
-
-            rest = [v.value for v in layer.non_trainable_variables]
-
-            def forward(x, g, b):
-                return layer.stateless_call([g, b], rest, x, training=True)[0]
-
-            return jax.vjp(forward, src, gamma, 0 * gamma)[1](diff_dst)
-
-        return {"training": training, "inference": inference, "backward": backward}
-
-    return functions
-
-
-def paddle_function(layout):
-    import paddle
-
-    normalize = paddle.nn.functional.batch_norm
-
-    def start(src):
-        channels = src.shape[1]
-        return paddle.zeros([channels]), paddle.ones([channels])
-
-    def training(src, gamma, beta, epsilon):
-        mean, variance = start(src)
-        gamma, beta = (None if a is None else paddle.to_tensor(a) for a in (gamma, beta))
-        y = normalize(paddle.to_tensor(src), mean, variance, gamma, beta, True, 0.0, epsilon)
-        return y.numpy(), mean.numpy(), variance.numpy()
-
-    def inference(src, mean, variance, gamma, beta, epsilon):
-        x, *vectors = (None if a is None else paddle.to_tensor(a)
-                       for a in (src, mean, variance, gamma, beta))  # fmt: skip
-        return normalize(x, *vectors, False, 0.0, epsilon).numpy()
-
-    def backward(src, diff_dst, mean, variance, gamma, epsilon):
-        demand(gamma)
-        leaves = [paddle.to_tensor(a, stop_gradient=False) for a in (src, gamma, 0 * gamma)]
-        y = normalize(leaves[0], *start(src), *leaves[1:], True, 0.0, epsilon)
-        return tuple(g.numpy() for g in paddle.grad(y, leaves, paddle.to_tensor(diff_dst)))
-
-    return {"training": training, "inference": inference, "backward": backward}
-
-
-#: name: (its functions, packages, layout, whether the gradient makes its own statistics, how many
-#: axes it takes at least)
-PEERS = {
-    "bn_ext, channels last": (ours, ["bn_ext"], "NXC", False, 2),
-    "bn_ext, channels first": (ours, ["bn_ext"], "NCX", False, 2),
-    "NumPy's formula": (numpy_formula, ["numpy"], "NXC", False, 2),
-    "torch, channels first": (torch_operators, ["torch"], "NCX", False, 2),
-    "torch, channels last": (torch_operators, ["torch"], "NXC", False, 2),
-    "JAX's formula": (jax_formula, ["jax"], "NXC", True, 2),
-    "flax": (flax_layer, ["flax", "jax"], "NXC", True, 2),
-    "TensorFlow": (tensorflow_operators, ["tensorflow"], "NXC", False, 4),
-    "oneDNN, channels last": (onednn_primitives, ["oneDNN"], "NXC", False, 2),
-    "oneDNN, channels first": (onednn_primitives, ["oneDNN"], "NCX", False, 2),
-    "Keras on TensorFlow": (keras_layer("tensorflow"), ["keras"], "NXC", True, 2),
-    "Keras on JAX": (keras_layer("jax"), ["keras"], "NXC", True, 2),
-    "Keras on torch": (keras_layer("torch"), ["keras"], "NXC", True, 2),
-    "Paddle": (paddle_function, ["paddle"], "NCX", True, 2),
-}
-OPERATIONS = "training", "inference", "backward"
-#: Words of cases: no package says what it returns for such data.
-UNDOCUMENTED = "Inf", "empty batch", "no positions"
-
-# ---- in the process of a package ----------------------------------------------------------------
-
-
-@cache
-def cases_of(operation, layout, axes):
-    return list(standard_cases(Kind(operation, layout, axes=axes)))
-
-
-@cache
-def functions_of(name):
-    functions, _, layout, _, _ = PEERS[name]
-    return functions(layout)
-
-
-def call_here(name, operation, number):
-    """What a package returns in a case, as arrays; or what is wrong with the call."""
-    warnings.simplefilter("ignore")
-    _, _, layout, _, axes = PEERS[name]
-    found = called(functions_of(name)[operation], cases_of(operation, layout, axes)[number])
-    return found if isinstance(found, Finding) else {
-        result: np.array(as_array(value)) for result, value in found.items()
+        "name": found.NAME, "layout": found.LAYOUT, "own": found.OWN, "date": str(date.today()),
+        "operations": [op for op in OPERATIONS if hasattr(found, op)],
+        "versions": pages.versions(found.PACKAGES),
+        "machine": bn_ext.show_config(mode="dicts")["processor"],
     }  # fmt: skip
 
 
-# ---- here ---------------------------------------------------------------------------------------
+def kind_of(operation, layout, own):
+    more = {"is_training": operation != "inference", "own_statistics": operation in own}
+    return Kind(operation, layout, **more)
 
 
-def with_own_statistics(case):
-    """The case of a gradient by a package that makes mean and variance itself."""
-    rows = np.moveaxis(case.src.astype(np.longdouble), case.axis, 0).reshape(
-        case.src.shape[case.axis], -1
-    )
-    if not rows.size:
-        return case
-    with np.errstate(all="ignore"):
-        own = {"mean": rows.mean(axis=1), "variance": rows.var(axis=1)}
-    return replace(case, arrays={**case.arrays, **own})
+def command(module, operation, layout, own):
+    """What repeats an operation of a package."""
+    words = [f"bn-ext check benchmarks.adapters.{module}:{operation}"]
+    words += [f"--op {operation.replace('_', '-')}"]
+    words += ["--layout NCX"] * (layout == "NCX")
+    words += ["--own-statistics"] * (operation in own)
+    return " ".join(words)
 
 
-def findings_of(name):
-    """[(operation, [findings of a case])]; None if the package is not installed."""
-    _, _, layout, own, axes = PEERS[name]
-    found, process = [], None
-    for operation in OPERATIONS:
-        for number, case in enumerate(cases_of(operation, layout, axes)):
-            process = process or ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-            try:
-                result = process.submit(call_here, name, operation, number).result(MOST)
-            except ImportError:
-                return None
-            except BrokenExecutor:
-                process, result = None, Finding(case.name, "function", np.inf, reason="crashed")
-            if isinstance(result, Finding):
-                found.append((operation, [result]))
-            else:
-                judge = own_or_rounded if own and operation == "backward" else judged
-                found.append((operation, judge(case, result)))
-    if process:
-        process.shutdown()
+def rows_of(module, operation, layout, own):
+    """A row for each case that is not right, and for those that are right in one arithmetic."""
+    kind = kind_of(operation, layout, own)
+    load = partial(imported, f"{adapters.__name__}.{module}:{operation}")
+    report = child.run(load, partial(standard_cases, kind), arithmetic="float32",
+                       narrow=False, repeats=1, same_bits=False, strided=False)  # fmt: skip
+    right, rows = {}, []
+    for found in report._cases().values():
+        worst, name = found[0], found[0].case.removesuffix(", float32")
+        if worst.verdict == "right":
+            kinds = [each.arithmetic for each in found]
+            weakest = "float32" if "float32" in kinds else "double"
+            right[weakest] = right.get(weakest, 0) + 1
+            continue
+        numbers = ["", "", ""]
+        if not worst.reason:
+            numbers = [f"{n:.6g}" for n in (worst.got, worst.expected, worst.share)]
+        element = f"[{', '.join(map(str, worst.element))}]" if worst.element else ""
+        rows.append([module, operation, worst.verdict, worst.arithmetic, 1, name, worst.result,
+                     worst.where, element, *numbers, worst.reason])  # fmt: skip
+    rows += [[module, operation, "right", kind, count, *[""] * 8] for kind, count in right.items()]
+    return rows
+
+
+# ---- kept ----------------------------------------------------------------------------
+
+
+def load():
+    """({module: its facts}, in the order of names, and [row])"""
+    if not CSV.exists():
+        return {}, []
+    lines = CSV.read_text(encoding="utf-8").splitlines()
+    said = (line.removeprefix("# ").partition(": ") for line in lines if line.startswith("# "))
+    rows = [*csv.reader(line for line in lines if not line.startswith("# "))]
+    found = {module: json.loads(text) for module, _, text in said}
+    return dict(sorted(found.items(), key=lambda each: each[1]["name"].lower())), rows[1:]
+
+
+def save(said, rows):
+    order = [*said]
+    rows.sort(key=lambda row: (order.index(row[0]), [*OPERATIONS].index(row[1])))
+    with CSV.open("w", newline="", encoding="utf-8") as file:
+        for module, about in said.items():
+            file.write(f"# {module}: {json.dumps(about)}\n")
+        csv.writer(file, lineterminator="\n").writerows([Row._fields, *rows])
+
+
+def measure(modules):
+    """Call the packages of these modules that are installed here."""
+    for module in modules:
+        # A process of its own: packages do not bear each other.
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+            about = process.submit(facts, module).result()
+        if about is None:
+            print(f"{module}: not installed", flush=True)
+            continue
+        found = []
+        for operation in about["operations"]:
+            found += rows_of(module, operation, about["layout"], about["own"])
+            print(module, operation, counts(found, operation), flush=True)
+        said, rows = load()  # others may have written meanwhile
+        said[module] = about
+        save(said, [*(row for row in rows if row[0] != module), *found])
+
+
+# ---- what is made of it ---------------------------------------------------------------
+
+#: {column: the verdicts that count, and what a right or weaker result's arithmetic is}
+COLUMNS = {
+    "right": (["right"], "double"), "as float32 sums": (["right"], "float32"),
+    "as src · scale + shift": (["weaker"], "any"), "own rule": (["own rule"], ""),
+    "wrong": (["wrong"], ""), "refused": (["refused", "raised"], ""), "crashed": (["crashed"], ""),
+}  # fmt: skip
+
+
+def cause_of(row):
+    words = f"{row.module} {row.operation} {row.case}: {row.got}"
+    known = (cause for cause in CAUSES if re.match(cause.pattern, words))
+    return next(known, Cause("", "not looked at yet"))
+
+
+def counts(rows, operation=None):
+    """{column: how many cases}"""
+    found = dict.fromkeys(COLUMNS, 0)
+    for row in map(Row._make, rows):
+        own_rule = row.verdict == "wrong" and cause_of(row).own_rule
+        verdict = "own rule" if own_rule else row.verdict
+        for name, (verdicts, arithmetic) in COLUMNS.items():
+            if operation in (None, row.operation) and verdict in verdicts:
+                found[name] += int(row.cases) * (arithmetic in ("", row.arithmetic))
     return found
 
 
-def own_or_rounded(case, result):
-    """A gradient by a package that makes mean and variance itself: what is nearer counts."""
-    pairs = zip(judged(case, result), judged(with_own_statistics(case), result), strict=True)
-    return [min(pair, key=lambda each: each.share) for pair in pairs]
+def tables(said, rows):
+    """Markdown: a table for each operation."""
+    parts, by = [], {module: [row for row in rows if row[0] == module] for module in said}
+    for operation, title in OPERATIONS.items():
+        lines = [
+            [about["name"], *(n or "" for n in counts(by[module], operation).values())]
+            for module, about in said.items() if operation in about["operations"]
+        ]  # fmt: skip
+        parts.append(f"### {title}\n\n{pages.markdown(['package', *COLUMNS], lines)}\n")
+    return "\n".join(parts)
 
 
-def marked(finding):
-    """Why a failure does not count, if it does not."""
-    if finding.reason.startswith("raised "):
-        return "refused"
-    return "not documented" if any(word in finding.case for word in UNDOCUMENTED) else ""
+def grouped(rows, *, own_rule):
+    """{(module, operation, cause): its rows} of what is wrong, or of own rules."""
+    found = {}
+    for row in map(Row._make, rows):
+        cause = cause_of(row)
+        if row.verdict in ("wrong", "crashed") and cause.own_rule == own_rule:
+            found.setdefault((row.module, row.operation, cause), []).append(row)
+    return found
 
 
-def cell_of(found):
-    """Of the cases that count: how many pass."""
-    reports = [Report(each) for each in found]
-    counted = [r for r in reports if r.worst and not any(map(marked, r.failures))]
-    return f"{sum(r.passed for r in counted)}/{len(counted)}"
+def mistakes(said, rows):
+    """Markdown: what is wrong, and what crashed; the worst element of each cause."""
+    lines = []
+    for (module, operation, cause), group in grouped(rows, own_rule=False).items():
+        worst = max(group, key=lambda row: float(row.share or "inf"))
+        shown = worst.reason or (
+            f"{worst.result} {worst.element}: {worst.got} instead of {worst.expected}"
+        )
+        more = f" and {len(group) - 1} more" * (len(group) > 1)
+        about = said[module]
+        again = command(module, operation, about["layout"], about["own"])
+        lines.append([
+            about["name"], OPERATIONS[operation].lower(), worst.case + more, shown, cause.text,
+            f"`{again}`",
+        ])  # fmt: skip
+    heading = ["package", "operation", "cases", "worst element", "what it is", "to repeat it"]
+    return pages.markdown(heading, lines) + "\n"
+
+
+def own_rules(said, rows):
+    """Markdown: who has which rule of its own."""
+    names = {}
+    for module, _, cause in grouped(rows, own_rule=True):
+        names.setdefault(cause.text, {})[said[module]["name"]] = None
+    return "".join(f"- {text}: {', '.join(of)}.\n" for text, of in names.items())
+
+
+def draw(said, rows, path):
+    """Draw a bar per package: the shares of its cases that are right, weaker and wrong."""
+    found = {}
+    for module, about in said.items():
+        right, sums, weaker, own_rule, wrong, _, crashed = counts(
+            [row for row in rows if row[0] == module]
+        ).values()
+        parts = right + sums, weaker + own_rule, wrong + crashed
+        found[about["name"]] = [100 * n / sum(parts) for n in parts]
+    names = sorted(found, key=lambda name: [-found[name][2], found[name][0]])
+    size = 4, 0.21 * len(names) + 0.7
+    with pages.picture(path, size=size, dpi=200) as (figure, panels):
+        (panel,) = panels.flat
+        start = [0.0] * len(names)
+        kinds = {"right": "#1f6fb2", "weaker, own rule": "#a9cce8", "wrong": "#d9534f"}
+        for k, (kind, color) in enumerate(kinds.items()):
+            widths = [found[name][k] for name in names]
+            panel.barh(names, widths, left=start, color=color, label=kind)
+            start = [a + b for a, b in zip(start, widths, strict=True)]
+        panel.margins(0)
+        panel.set_xticks([0, 50, 100], ["0", "50", "100 %"])
+        panel.spines[["top", "right", "bottom", "left"]].set_visible(False)
+        panel.tick_params(labelsize=9, length=0)
+        figure.legend(loc="outside upper center", ncols=3, fontsize=9, frameon=False)
+
+
+def versions(said, rows):
+    """Markdown: the versions of packages, and the machines."""
+    machines = ", ".join(dict.fromkeys(about["machine"] for about in said.values()))
+    lines = [[about["name"], about["versions"], about["date"]] for about in said.values()]
+    table = pages.markdown(["package", "versions", "day"], lines)
+    return f"On {machines}:\n\n{table}\n"
+
+
+#: {mark in the page: what makes its text}
+PARTS = {"counts": tables, "mistakes": mistakes, "own rules": own_rules, "versions": versions}
+
+
+def write():
+    """Make page and picture of the file."""
+    said, rows = load()
+    for mark, text in PARTS.items():
+        pages.put(mark, PAGE, text(said, rows))
+    draw(said, rows, pages.ROOT / "docs" / "who_passes.png")
 
 
 def report(options):
-    """Run all, and write the table and the file."""
-    lines, rows, used = {}, [], []
-    for name, (_, packages, *_) in PEERS.items():
-        found = findings_of(name)
-        if found is None:
-            print(f"{name}: not installed", flush=True)
-            continue
-        used += packages
-        all_ = [(op, f) for op, each in found for f in each]
-        rows += [
-            [name, op, f.case, f.result, f"{f.share:.3g}",
-             f.reason or f"{f.got:.9g} instead of {f.expected:.9g}", marked(f)]
-            for op, f in all_ if not f.share <= 1
-        ]  # fmt: skip
-        shares = [f.share for _, f in all_ if f.share > 0 and f.expected and not marked(f)]
-        worst = "NaN, Inf" if max(shares) == np.inf else f"{max(shares):.2g}"
-        crashes = sum(f.reason == "crashed" for _, f in all_)
-        cells = [*(cell_of([e for o, e in found if o == op]) for op in OPERATIONS), worst, crashes]
-        # Of two layouts that fare alike, one line.
-        package = name.partition(", ")[0]
-        alike = [key for key, value in lines.items() if key.startswith(package) and value == cells]
-        lines[package if alike else name] = cells
-        for key in alike:
-            del lines[key]
-        print(name, *cells, sep=" | ", flush=True)
-    said = f"{date.today()}, {pages.versions(used)}"
-    heading = ["package", *OPERATIONS, "worst error / limit", "crashes"]
-    table = pages.markdown(heading, [[name, *cells] for name, cells in lines.items()])
-    pages.put("conformance", "docs/howto/reference_for_kernels.md", f"{said}:\n\n{table}\n")
-    heading = ["package", "operation", "case", "result", "error / limit", "what", "not counted"]
-    pages.write_rows("conformance", said, heading, rows)
+    """Call all packages that are installed here; update the page."""
+    measure(module.name for module in iter_modules(adapters.__path__))
+    write()
+
+
+if __name__ == "__main__":
+    measure(sys.argv[1:])
+    if not sys.argv[1:]:
+        write()

@@ -22,7 +22,7 @@ from bn_ext.testing import check_backward
 
 sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
 
-from benchmarks import figures
+from benchmarks import conformance, figures
 
 MODULES = [bn_ext, bn_ext.testing, ngraph, onednn_graph, tensorflow]
 #: {name: the package that the module and the page of this name need, besides NumPy}
@@ -246,3 +246,12 @@ def test_the_factors_of_exact_sums(call):
     assert f"takes {said}, with few elements per channel about {round(max(few), -1):.0f}" in doc
     if call is bn_ext.batch_norm_backward:
         assert f"takes {said}" in " ".join(PAGES[0].read_text().split())
+
+
+def test_who_passes():
+    """The page says what the file says, and somebody looked at all that is wrong."""
+    page, (said, rows) = (ROOT / conformance.PAGE).read_text(), conformance.load()
+    for mark, made in conformance.PARTS.items():
+        text = made(said, rows)
+        assert f"<!-- {mark}: begin -->\n{text}<!-- {mark}: end -->" in page
+        assert "not looked at" not in text
