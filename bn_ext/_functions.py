@@ -78,7 +78,6 @@ def batch_norm_training(
     exponential_avg_factor : float, optional
         The weight of the batch, any finite number:
         ``running = (1 - factor) * running + factor * batch``. With 1, the old values are ignored.
-        There is no default, and ``momentum`` is not accepted, because packages disagree on both.
     correction : {0, 1}, optional
         The running variance is updated with ``sum((src - mean)**2) / (M - correction)`` of the
         batch. PyTorch and TensorFlow use 1; oneDNN, Flax and Keras use 0.
@@ -139,15 +138,6 @@ def batch_norm_training(
     array([[-1.224745, -0.92582 ],
            [ 0.      , -0.46291 ],
            [ 1.224745,  1.38873 ]])
-
-    Running statistics, as PyTorch keeps them with ``momentum=0.1``:
-
-    >>> running_mean, running_variance = np.zeros(2), np.ones(2)
-    >>> _ = bn_ext.batch_norm_training(
-    ...     src, epsilon=1e-5, running_mean=running_mean, running_variance=running_variance,
-    ...     exponential_avg_factor=0.1, correction=1)
-    >>> running_mean, running_variance
-    (array([0.2, 3. ]), array([ 1. , 70.9]))
     """
     if other:
         raise unknown(batch_norm_training, other)
@@ -276,12 +266,10 @@ def batch_norm_backward(
     Parameters
     ----------
     src : array, shape (N, ..., C) or (N, C, ...)
-        Input of the forward pass: float32, float64, float16 or bfloat16
-        (``ml_dtypes.bfloat16``), at least two dimensions, any strides. A NumPy array,
-        or anything in CPU memory that NumPy can view as one through ``__array__``,
-        ``__array_interface__``, the buffer protocol or DLPack. Tensors of torch, JAX
-        and pyarrow are not copied. A list or tuple is converted by NumPy, which makes
-        Python floats float64.
+        Input of the forward pass: float32, float64, float16 or bfloat16 (``ml_dtypes.bfloat16``),
+        at least two dimensions, any strides. A NumPy array, or anything in CPU memory that NumPy
+        can view as one, as tensors of torch, JAX and pyarrow, without a copy. A list or tuple is
+        converted by NumPy, which makes Python floats float64.
     diff_dst : array
         Gradient with respect to the output of the forward pass, with src's shape and dtype.
     mean, variance : array, shape (C,)
@@ -298,8 +286,7 @@ def batch_norm_backward(
         ``"NCL"``, ``"NCHW"``, ``"NCDHW"``. It has no default, because packages disagree; it may be
         left out only if there are two axes.
     is_training : bool, optional
-        True if mean and variance were computed from src and so depend on it; False
-        if they are constants (population statistics).
+        True if mean and variance were computed from src; False if they are constants.
     param_grads : bool, optional
         If False, diff_gamma and diff_beta are not computed: both are None in the result, and
         must be None in `out`. diff_src is the same either way.
@@ -325,9 +312,9 @@ def batch_norm_backward(
     dst : array, optional
         The result of the forward pass, with src's shape and dtype.
     workspace : array of uint8, shape (ceil(src.size / 8) + 2 * src.ndim,), optional
-        What the forward pass wrote to its ``workspace``, for a src of this shape and this
-        data_format. If src's axes now have another order in memory, as from a pickle, src is
-        copied, and the result has the bits of the forward pass's order.
+        What the forward pass wrote to its ``workspace``, for a src of this shape and data_format.
+        If its axes now have another order in memory, the result has the bits of that of the forward
+        pass.
     diff_src_1 : bool, optional
         If True, there is a fourth result: the gradient with respect to the array that the forward
         pass added before the ReLU. It equals dy, and needs ``relu=True`` and dst or workspace.
@@ -349,13 +336,11 @@ def batch_norm_backward(
         If epsilon is missing, or if an argument has a type or dtype other than those above, is
         a masked array, is on an accelerator, or is not in native byte order.
     ValueError
-        If data_format is missing, shapes do not fit, an option is out of range or contradicts
-        another, `sums` are not of this dtype and about this mean, `workspace` was not written for
-        this shape and data_format, or an array in `out` has the wrong dtype, is read-only, or
-        overlaps an array in a way not allowed for `out`; with ``exact=True``, also if a channel has
-        2**39 elements or more.
+        If shapes do not fit, an option is missing, out of range or contradicts another, `sums` or
+        `workspace` belong to other data, or an array in `out` has the wrong dtype, is read-only, or
+        overlaps an array in a way not allowed; if exact, also if a channel has 2**39 elements.
     MemoryError
-        If there is not enough memory for outputs, sums or coefficients.
+        If there is not enough memory.
 
     See Also
     --------
@@ -381,10 +366,8 @@ def batch_norm_backward(
     holds the same values, or the floating-point mode of the caller.
 
     No warning is given for NaN, infinite, or negative variances: the result is what IEEE arithmetic
-    makes of the formula. If the data is not float64, a mean beyond float32's range counts as
-    infinite, and xc is 0 where src equals the mean rounded to float32. Where xc is 0, a result is
-    NaN if dy or ``rstd*diff_gamma/M`` is infinite. An empty problem gives an empty diff_src, and
-    zeros for diff_gamma and diff_beta.
+    makes of the formula, in float32 unless the data is float64: a mean beyond its range is
+    infinite. An empty problem gives an empty diff_src, and zeros for diff_gamma and diff_beta.
 
     Examples
     --------
@@ -526,8 +509,7 @@ def batch_norm_statistics_backward(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Gradient of batch normalization with respect to a given mean and variance.
 
-    Use it if the statistics do not come from src but depend on other trained parameters. It reads
-    no data: `batch_norm_backward` with ``is_training=False`` has already computed the sums.
+    Use it if the statistics do not come from src but depend on other trained parameters.
 
     Parameters
     ----------
@@ -545,10 +527,8 @@ def batch_norm_statistics_backward(
 
     Raises
     ------
-    TypeError
-        If an argument is not an array of one of the four dtypes, or epsilon is not a number.
-    ValueError
-        If a vector does not have diff_gamma's shape, or epsilon is negative or not finite.
+    TypeError, ValueError
+        As for `batch_norm_backward`.
 
     Examples
     --------

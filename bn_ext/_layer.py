@@ -119,11 +119,6 @@ class BatchNorm:
     training, frozen : bool
         The mode, which `train`, `eval` and `freeze` set.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an option has the wrong type or value.
-
     Notes
     -----
     `backward` reads src and the parameters again. Do not change them between the two passes. Use a

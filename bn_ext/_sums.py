@@ -326,8 +326,7 @@ class Statistics(_Sums):
         Raises
         ------
         TypeError, ValueError
-            If an argument has the wrong type, shape or value, such as a negative variance, or any
-            but 0 (or NaN) of one element.
+            If an argument has the wrong type, shape or value, such as a negative variance.
 
         Examples
         --------
@@ -394,16 +393,6 @@ class Statistics(_Sums):
     ) -> None:
         """Update running statistics in place, as `batch_norm_training` does.
 
-        Parameters
-        ----------
-        running_mean, running_variance, exponential_avg_factor, correction
-            As for `batch_norm_training`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As for `batch_norm_training`. Nothing has then been written.
-
         Examples
         --------
         >>> import numpy as np, bn_ext
@@ -459,28 +448,22 @@ class GradientSums(_Sums):
 
     Parameters
     ----------
-    src, diff_dst : array
+    src, diff_dst, relu, beta, dst, workspace
         A part, as for `batch_norm_backward`. It may be empty.
     mean : array, shape (C,)
-        The mean of the whole, as for `batch_norm_backward`.
-    data_format, num_threads
-        As for `batch_norm_backward`.
-    exact : bool, optional
+        The mean of the whole.
+    data_format, num_threads, exact
         As for `Statistics`.
-    relu, beta, dst, workspace
-        As for `batch_norm_backward`, for this part.
     variance, gamma, epsilon
         As for `batch_norm_backward`. They are used only with beta, which needs variance and
         epsilon.
 
     Attributes
     ----------
-    count, channels
-        As for `Statistics`.
     mean : ndarray of float64, shape (C,)
         The mean about which src was summed.
-    array : ndarray of int64, shape (k, 2, C)
-        The integers of an exact sum, of dy and of ``dy * (src - mean)``, as for `Statistics`.
+    count, channels, array
+        As for `Statistics`; the integers are those of dy and of ``dy * (src - mean)``.
 
     Raises
     ------

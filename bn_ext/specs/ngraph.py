@@ -1,4 +1,7 @@
-"""nGraph: ``BatchNormTraining``, ``BatchNormInference`` and ``BatchNormTrainingBackprop``."""
+"""nGraph: ``BatchNormTraining``, ``BatchNormInference`` and ``BatchNormTrainingBackprop``.
+
+All raise what `batch_norm_training` raises.
+"""
 
 from __future__ import annotations  # help shows names, not what they stand for
 
@@ -102,11 +105,6 @@ def batch_norm_inference(
     ndarray
         The result, in input's shape and dtype.
 
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `batch_norm_training`.
-
     Examples
     --------
     >>> import numpy as np
@@ -156,11 +154,6 @@ def batch_norm_training_backprop(
     -------
     BatchNormTrainingBackprop
         input_delta, gamma_delta and beta_delta, all in input's dtype.
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `batch_norm_training`.
 
     Examples
     --------

@@ -1,7 +1,8 @@
 """oneDNN Graph: the forward pass of training and of inference; the gradient, under two names.
 
 The gradient is the versioned operator ``BatchNormTrainingBackprop-1`` in the oneDNN Graph
-specification, and ``BatchNormTrainingBackward`` in the library's Graph API.
+specification, and ``BatchNormTrainingBackward`` in the library's Graph API. All operators raise
+what `batch_norm_forward_training` raises.
 """
 
 from __future__ import annotations  # help shows names, not what they stand for
@@ -154,11 +155,6 @@ def batch_norm_inference(
     ndarray
         dst, in src's shape and dtype.
 
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `batch_norm_forward_training`.
-
     Examples
     --------
     >>> import numpy as np
@@ -218,11 +214,6 @@ def batch_norm_training_backprop(
     BatchNormTrainingBackprop
         input_delta (T1), gamma_delta and beta_delta (T2, shape (C,)). An optional output that was
         not requested is None.
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `batch_norm_forward_training`.
 
     Examples
     --------
@@ -290,8 +281,7 @@ def batch_norm_training_backward(
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As for `batch_norm_training_backprop`; also ValueError for one optional output without the
-        other.
+        As for `batch_norm_forward_training`; ValueError also for one optional output alone.
 
     Notes
     -----

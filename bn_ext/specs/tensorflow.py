@@ -1,6 +1,7 @@
 """TensorFlow: ``FusedBatchNormV3`` and ``FusedBatchNormGradV3``.
 
 An attribute that is None gets its default, and a word may be given as bytes, as in TensorFlow.
+Both raise what `fused_batch_norm_v3` raises.
 """
 
 from __future__ import annotations  # help shows names, not what they stand for
@@ -99,12 +100,11 @@ def fused_batch_norm_v3(
     Returns
     -------
     FusedBatchNormV3
-        y (x's dtype); batch_mean and batch_variance, which are the new running statistics, the
-        variance with Bessel's correction (divided by ``max(M - 1, 1)``); reserve_space_1 and
-        reserve_space_2, which are the batch's mean and its biased variance, for the gradient; and
-        reserve_space_3, empty. With ``is_training=False``, the arguments mean and variance are
-        returned both as batch_mean and batch_variance and as reserve spaces 1 and 2. For an empty
-        x, batch_mean and batch_variance are NaN, and the reserve spaces are zeros.
+        y (x's dtype); batch_mean and batch_variance, the new running statistics, the variance
+        divided by ``max(M - 1, 1)``; reserve_space_1 and reserve_space_2, the batch's mean and its
+        biased variance, for the gradient; and reserve_space_3, empty. With ``is_training=False``,
+        both pairs are the arguments mean and variance. For an empty x, batch_mean and
+        batch_variance are NaN, and the reserve spaces are zeros.
 
     Raises
     ------
@@ -202,11 +202,6 @@ def fused_batch_norm_grad_v3(
     FusedBatchNormGradV3
         x_backprop (x's dtype), scale_backprop and offset_backprop (float32, shape (C,)), and two
         empty float32 arrays, reserve_space_4 and reserve_space_5.
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `fused_batch_norm_v3`.
 
     Examples
     --------
