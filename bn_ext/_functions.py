@@ -70,7 +70,7 @@ def batch_norm_training(
         The scale and the shift, each in any of the four dtypes. None means a scale of ones, a
         shift of zeros.
     epsilon, data_format, num_threads
-        As for `batch_norm_backward`.
+        As for `batch_norm_backward`, which has the gradient.
     running_mean, running_variance : ndarray, shape (C,), optional
         Statistics to keep for inference, updated in place after everything else has succeeded. Each
         may have any dtype that src may have. In 16-bit types, updates below half an ulp are lost.
@@ -108,11 +108,6 @@ def batch_norm_training(
     TypeError, ValueError, MemoryError
         As for `batch_norm_backward`; also a ValueError for ``correction=1`` with one element per
         channel, which has no unbiased variance.
-
-    See Also
-    --------
-    batch_norm_inference : With given statistics.
-    Statistics : For data in parts.
 
     Notes
     -----
@@ -174,10 +169,10 @@ def batch_norm_inference(
 
     Parameters
     ----------
-    src, gamma, beta, epsilon, data_format, src_1, relu, workspace, num_threads
+    src, mean, variance, gamma, epsilon, data_format, num_threads
+        As for `batch_norm_backward`, which has the gradient, with ``is_training=False``.
+    beta, src_1, relu, workspace
         As for `batch_norm_training`.
-    mean, variance
-        As for `batch_norm_backward`.
     out : ndarray, optional
         Array to write to, as ``dst`` for `batch_norm_training`.
 
@@ -190,10 +185,6 @@ def batch_norm_inference(
     ------
     TypeError, ValueError, MemoryError
         As for `batch_norm_training`.
-
-    See Also
-    --------
-    batch_norm_backward : The gradient, with ``is_training=False``.
 
     Examples
     --------
@@ -437,18 +428,14 @@ def batch_norm_double_backward(
 
     Parameters
     ----------
-    src, diff_dst, mean, variance
+    src, diff_dst, mean, variance, gamma, epsilon, data_format, is_training, num_threads
         As for `batch_norm_backward`. With ``is_training=True``, mean and variance must be those of
         src itself. The result then includes the derivatives through them.
-    gamma : array, shape (C,), or None
-        As for `batch_norm_backward`. None means ones.
     diff_diff_src : array
         Gradient with respect to diff_src, with src's shape and dtype.
     diff_diff_gamma, diff_diff_beta : array, shape (C,), optional
         Gradients with respect to diff_gamma and diff_beta, each in any of the four dtypes. None
         means zeros.
-    epsilon, data_format, is_training, num_threads
-        As for `batch_norm_backward`.
     out : tuple (diff_src, diff_diff_dst, diff_gamma), optional
         Arrays to write to; any of them may be None. ``diff_src`` and ``diff_diff_dst`` may occupy
         exactly the memory of two of src, diff_dst and diff_diff_src.
@@ -472,8 +459,8 @@ def batch_norm_double_backward(
     about 1e-12 to 1e12. Outside this range, or if gamma, diff_diff_gamma, the mean or the data is
     infinite, a result may be NaN, Inf or 0 although the formula has another value.
 
-    If left out, diff_diff_gamma and diff_diff_beta are zeros. A diff_diff_gamma of 0 times an
-    infinite src or diff_dst is NaN. An empty problem gives empty arrays, and zeros for diff_gamma.
+    A diff_diff_gamma of 0, or None, times an infinite src or diff_dst is NaN. An empty problem
+    gives empty arrays, and zeros for diff_gamma.
 
     Examples
     --------

@@ -544,10 +544,8 @@ class BatchNorm:
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Copies of parameters and statistics, under torch's names.
 
-        Returns
-        -------
-        dict of str to ndarray
-            weight, bias, running_mean, running_var and num_batches_tracked, as far as it has them.
+        The names are weight, bias, running_mean, running_var and num_batches_tracked, as far as
+        the layer has them.
         """
         return {name: array.copy() for name, array in self._state().items()}
 

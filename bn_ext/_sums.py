@@ -316,12 +316,7 @@ class Statistics(_Sums):
         count : int
             Number of elements of each channel.
         dtype : str or dtype, optional
-            That of the data, whose other parts must have the same.
-
-        Returns
-        -------
-        Statistics
-            They are not exact.
+            That of the data, whose other parts must have the same, and must not be exact.
 
         Raises
         ------

@@ -117,8 +117,7 @@ def batch_norm_inference(
     """
     epsilon = _core.as_epsilon(epsilon)
     arrays = _RULES.arrays(src=input, gamma=gamma, beta=beta, mean=mean, variance=variance)
-    dst: NDArray[Scalar] = _core.inference(**arrays, epsilon=epsilon, data_format="NCX")
-    return dst
+    return _core.inference(**arrays, epsilon=epsilon, data_format="NCX")
 
 
 class BatchNormTrainingBackprop(NamedTuple, Generic[Scalar]):

@@ -167,8 +167,7 @@ def batch_norm_inference(
     """
     shared = _shared(epsilon, data_format)
     arrays = _RULES.arrays(src=src, gamma=gamma, beta=beta, mean=mean, variance=variance)
-    dst: NDArray[Scalar] = _core.inference(**arrays, **shared)
-    return dst
+    return _core.inference(**arrays, **shared)
 
 
 class BatchNormTrainingBackprop(NamedTuple, Generic[Scalar, Vector]):

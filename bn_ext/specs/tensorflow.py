@@ -188,8 +188,7 @@ def fused_batch_norm_grad_v3(
         The scaling factor.
     reserve_space_1, reserve_space_2 : array of float32, shape (C,)
         The mean and the biased variance: the batch's if `is_training`, otherwise the population's.
-        The second is a variance, as in TensorFlow on a CPU; cuDNN gives an inverse standard
-        deviation instead: pass ``1 / inverse**2 - epsilon``.
+        Of cuDNN's inverse standard deviation, pass ``1 / inverse**2 - epsilon``.
     reserve_space_3 : array of float32, or None
         Only its dtype is checked.
     is_training : bool, optional
