@@ -69,11 +69,8 @@ def batch_norm_training(
     gamma, beta : array, shape (C,), optional
         The scale and the shift, each in any of the four dtypes. None means a scale of ones, a
         shift of zeros.
-    epsilon : float
-        Added to the variance: finite, at least 0.
-    data_format : {"NXC", "NCX"}, optional
-        Where the channels are, as for `batch_norm_backward`: on the last axis, or on axis 1. It may
-        be left out only if there are two axes.
+    epsilon, data_format, num_threads
+        As for `batch_norm_backward`, which has the gradient.
     running_mean, running_variance : ndarray, shape (C,), optional
         Statistics to keep for inference, updated in place after everything else has succeeded. Each
         may have any dtype that src may have. In 16-bit types, updates below half an ulp are lost.
@@ -81,7 +78,6 @@ def batch_norm_training(
     exponential_avg_factor : float, optional
         The weight of the batch, any finite number:
         ``running = (1 - factor) * running + factor * batch``. With 1, the old values are ignored.
-        There is no default, and ``momentum`` is not accepted, because packages disagree on both.
     correction : {0, 1}, optional
         The running variance is updated with ``sum((src - mean)**2) / (M - correction)`` of the
         batch. PyTorch and TensorFlow use 1; oneDNN, Flax and Keras use 0.
@@ -92,17 +88,14 @@ def batch_norm_training(
     workspace : ndarray of uint8, shape (ceil(src.size / 8) + 2 * src.ndim,), optional
         A contiguous array in which the call records which elements the ReLU passed, for
         `batch_norm_backward`. It needs ``relu=True``. Each element has one bit, in the order of
-        src's axes in memory. The first element has the lowest bit of the first byte. Behind the
-        bits, two bytes for each axis record this order and a hash of the shape.
+        src's axes in memory, the first one the lowest of the first byte. Behind the bits, two bytes
+        for each axis record this order and a hash of the shape.
     out : tuple (dst, mean, variance), optional
         Arrays to write to; any of them may be None. ``dst`` may occupy exactly the memory of src or
         src_1. ``mean`` and ``variance`` may have any of the four dtypes.
-    num_threads : int, optional
-        As for `batch_norm_backward`.
     exact : bool, optional
-        If True, the sums are exact and rounded once. The bits of the result then depend on the
-        values alone, and data in parts gives the same bits (see `Statistics`). A call takes 1.9 to
-        6 times as long, with few elements per channel about 40 times.
+        As for `batch_norm_backward`, with `Statistics` for data in parts. A call takes 1.9 to 6
+        times as long, with few elements per channel about 40 times.
 
     Returns
     -------
@@ -116,31 +109,14 @@ def batch_norm_training(
         As for `batch_norm_backward`; also a ValueError for ``correction=1`` with one element per
         channel, which has no unbiased variance.
 
-    See Also
-    --------
-    batch_norm_inference : With given statistics.
-    batch_norm_backward : The gradient.
-    Statistics : For data in parts.
-    BatchNorm : As a layer.
-
     Notes
     -----
-    If an error is raised, nothing has been written.
+    What the Notes of `batch_norm_backward` say of errors, copies and bits holds here, too.
 
-    src is read twice. With channels first, the second read comes from the cache if a channel's data
-    fits there. With workspace, dst is also read, once. Arrays are copied in the same cases as in
-    `batch_norm_backward`. The bits of the result depend only on the values and, unless exact, on
-    the order of src's axes in memory.
-
-    Unless exact, mean and variance are computed in one pass over differences from a pivot near the
-    mean. So they are accurate even if the mean is far from 0. They stay accurate if squares
-    overflow or underflow: elements are then scaled and summed again. A constant channel has a
-    variance of 0; if epsilon is 0 too, its dst is NaN. A variance of at most 2**-150 (2**-1075 for
-    float64 data) may also become 0, if the few elements that determine the pivot are equal.
-
-    In an array in `out`, a variance too large for its dtype is Inf, and the diff_src and diff_gamma
-    computed from it are 0: in float16 from a standard deviation of 256 on, in float32 from 1.8e19
-    on.
+    Mean and variance are accurate even if the mean is far from 0, or squares overflow or underflow.
+    A constant channel has a variance of 0; if epsilon is 0 too, its dst is NaN. In an array in
+    `out`, a variance too large for its dtype is Inf, and the diff_src and diff_gamma computed from
+    it are 0: in float16 from a standard deviation of 256 on, in float32 from 1.8e19 on.
 
     An empty src gives an empty dst and NaN statistics. The running statistics do not change.
 
@@ -157,15 +133,6 @@ def batch_norm_training(
     array([[-1.224745, -0.92582 ],
            [ 0.      , -0.46291 ],
            [ 1.224745,  1.38873 ]])
-
-    Running statistics, as PyTorch keeps them with ``momentum=0.1``:
-
-    >>> running_mean, running_variance = np.zeros(2), np.ones(2)
-    >>> _ = bn_ext.batch_norm_training(
-    ...     src, epsilon=1e-5, running_mean=running_mean, running_variance=running_variance,
-    ...     exponential_avg_factor=0.1, correction=1)
-    >>> running_mean, running_variance
-    (array([0.2, 3. ]), array([ 1. , 70.9]))
     """
     if other:
         raise unknown(batch_norm_training, other)
@@ -202,15 +169,12 @@ def batch_norm_inference(
 
     Parameters
     ----------
-    src, src_1, epsilon, data_format, relu, workspace, num_threads
-        As for `batch_norm_training`.
-    mean, variance
-        As for `batch_norm_backward`.
-    gamma, beta
+    src, mean, variance, gamma, epsilon, data_format, num_threads
+        As for `batch_norm_backward`, which has the gradient, with ``is_training=False``.
+    beta, src_1, relu, workspace
         As for `batch_norm_training`.
     out : ndarray, optional
-        Array to write to, of src's shape and dtype. It may occupy exactly the memory of src or
-        src_1.
+        Array to write to, as ``dst`` for `batch_norm_training`.
 
     Returns
     -------
@@ -221,15 +185,6 @@ def batch_norm_inference(
     ------
     TypeError, ValueError, MemoryError
         As for `batch_norm_training`.
-
-    See Also
-    --------
-    batch_norm_training : With the statistics of the batch.
-    batch_norm_backward : The gradient, with ``is_training=False``.
-
-    Notes
-    -----
-    src is read once. Everything else is as for `batch_norm_training`.
 
     Examples
     --------
@@ -302,12 +257,10 @@ def batch_norm_backward(
     Parameters
     ----------
     src : array, shape (N, ..., C) or (N, C, ...)
-        Input of the forward pass: float32, float64, float16 or bfloat16
-        (``ml_dtypes.bfloat16``), at least two dimensions, any strides. A NumPy array,
-        or anything in CPU memory that NumPy can view as one through ``__array__``,
-        ``__array_interface__``, the buffer protocol or DLPack. Tensors of torch, JAX
-        and pyarrow are not copied. A list or tuple is converted by NumPy, which makes
-        Python floats float64.
+        Input of the forward pass: float32, float64, float16 or bfloat16 (``ml_dtypes.bfloat16``),
+        at least two dimensions, any strides. A NumPy array, or anything in CPU memory that NumPy
+        can view as one, as tensors of torch, JAX and pyarrow, without a copy. A list or tuple is
+        converted by NumPy, which makes Python floats float64.
     diff_dst : array
         Gradient with respect to the output of the forward pass, with src's shape and dtype.
     mean, variance : array, shape (C,)
@@ -324,8 +277,7 @@ def batch_norm_backward(
         ``"NCL"``, ``"NCHW"``, ``"NCDHW"``. It has no default, because packages disagree; it may be
         left out only if there are two axes.
     is_training : bool, optional
-        True if mean and variance were computed from src and so depend on it; False
-        if they are constants (population statistics).
+        True if mean and variance were computed from src; False if they are constants.
     param_grads : bool, optional
         If False, diff_gamma and diff_beta are not computed: both are None in the result, and
         must be None in `out`. diff_src is the same either way.
@@ -338,29 +290,25 @@ def batch_norm_backward(
         exactly the memory of src, diff_dst or dst. No other overlap is accepted, nor may diff_src
         and diff_src_1 overlap.
     num_threads : int, optional
-        Maximum number of threads. A call uses no more than the system can start. None means the
-        least of OpenMP's maximum, the CPU affinity of the calling thread and the container's CPU
-        quota (read at import). With None, a small problem uses one thread, and a call that starts
-        while at least two others use several threads may use fewer. A forked child uses one thread
-        if a call used several before the fork.
+        Maximum number of threads. None means the least of OpenMP's maximum, the CPU affinity of the
+        calling thread and the container's CPU quota (read at import), and fewer for a small problem
+        or while other calls use several. A forked child uses one thread if a call used several
+        before the fork.
     relu : bool, optional
         True if the forward pass ended in a ReLU. Then dy is diff_dst where the ReLU passed the
-        element, and 0 elsewhere. A ReLU passes every element except those that are 0 or less, so
-        it passes a NaN. Exactly one of beta, dst and workspace must tell which elements passed.
+        element, and 0 elsewhere. It passes all but those that are 0 or less, so a NaN, too. Exactly
+        one of beta, dst and workspace must tell which elements passed.
     beta : array, shape (C,), optional
-        The shift of the forward pass. With beta, the result of the forward pass is
-        computed again from src (see Notes).
+        The shift of the forward pass, whose result is computed again from src (see Notes).
     dst : array, optional
         The result of the forward pass, with src's shape and dtype.
     workspace : array of uint8, shape (ceil(src.size / 8) + 2 * src.ndim,), optional
-        What the forward pass wrote to its ``workspace``, for a src of this shape and this
-        data_format. If src's axes now have another order in memory, as from a pickle, src is
-        copied, and the result has the bits of the forward pass's order.
+        What the forward pass wrote to its ``workspace``, for a src of this shape and data_format.
+        If its axes now have another order in memory, the result has the bits of that of the forward
+        pass.
     diff_src_1 : bool, optional
         If True, there is a fourth result: the gradient with respect to the array that the forward
-        pass added before the ReLU. It equals dy. This option needs ``relu=True`` and either dst or
-        workspace. beta does not suffice, because dst cannot be computed again without the added
-        array.
+        pass added before the ReLU. It equals dy, and needs ``relu=True`` and dst or workspace.
     exact : bool, optional
         If True, the sums are exact and rounded once. The bits of the result then depend on the
         values alone, and data in parts gives the same bits (see `GradientSums`). A call takes 1.6
@@ -369,10 +317,9 @@ def batch_norm_backward(
     Returns
     -------
     BatchNormGradients or BatchNormAddGradients
-        Named tuple of diff_src (src's shape, dtype and memory order), diff_gamma
-        and diff_beta (shape (C,), gamma's dtype, or mean's without gamma). Arrays passed in `out`
-        are themselves returned. With ``diff_src_1=True``, the tuple is a `BatchNormAddGradients`;
-        its fourth field is diff_src_1 (src's shape, dtype and memory order).
+        Named tuple of diff_src (src's shape, dtype and memory order), diff_gamma and diff_beta
+        (shape (C,), gamma's dtype, or mean's without gamma) and, with ``diff_src_1=True``,
+        diff_src_1 (like diff_src). Arrays passed in `out` are themselves returned.
 
     Raises
     ------
@@ -380,53 +327,38 @@ def batch_norm_backward(
         If epsilon is missing, or if an argument has a type or dtype other than those above, is
         a masked array, is on an accelerator, or is not in native byte order.
     ValueError
-        If data_format is missing, shapes do not fit, an option is out of range or contradicts
-        another, `sums` are not of this dtype and about this mean, `workspace` was not written for
-        this shape and data_format, or an array in `out` has the wrong dtype, is read-only, or
-        overlaps an array in a way not allowed for `out`; with ``exact=True``, also if a channel has
-        2**39 elements or more.
+        If shapes do not fit, an option is missing, out of range or contradicts another, `sums` or
+        `workspace` belong to other data, or an array in `out` has the wrong dtype, is read-only, or
+        overlaps an array in a way not allowed; if exact, also if a channel has 2**39 elements.
     MemoryError
-        If there is not enough memory for outputs, sums or coefficients.
+        If there is not enough memory.
 
     See Also
     --------
-    batch_norm_training : The forward pass.
     batch_norm_double_backward : The gradient of this gradient.
+    batch_norm_statistics_backward : With respect to mean and variance, if they were given.
     GradientSums : For data in parts.
 
     Notes
     -----
     If an error is raised, nothing has been written.
 
-    The memory layout is read from src's strides. So a view with its channels last in memory is
-    handled as channels-last even with ``data_format="NCX"``. Slices of the batch or the channels
-    are not copied, with some exceptions; other views that are not dense are, and so are operands
-    with another order of axes than src's: see "What is copied" in the documentation.
+    Slices of the batch or the channels are not copied, with some exceptions; other views that are
+    not dense are, and so are operands with another order of axes in memory than src's: see "What is
+    copied" in the documentation.
 
-    With beta, no more data is read than without a ReLU, except with ``is_training=False`` and
-    either ``param_grads=False`` or ``exact=True``: src is then read once more. The result of the
-    forward pass is computed again, with the bits that `batch_norm_inference` gives for the same
-    mean, variance, gamma and beta. Pass the float64 statistics of
-    `batch_norm_training` to find exactly the elements that its ReLU passed. With statistics rounded
-    to float32, different elements may pass where the result is within rounding error of 0. With dst
-    or workspace, the call allocates one bit for each element, and dst is read
-    once.
+    With beta, the result of the forward pass has the bits that `batch_norm_inference` gives for the
+    same mean, variance, gamma and beta. Pass the float64 statistics of `batch_norm_training` to
+    find exactly the elements that its ReLU passed. With statistics rounded to float32, different
+    elements may pass where the result is within rounding error of 0.
 
     The bits of the result depend only on the values and (unless exact) on the order of src's axes
     in memory: not on the CPU, the number of threads, alignment, `out`, the dtype of a vector that
     holds the same values, or the floating-point mode of the caller.
 
     No warning is given for NaN, infinite, or negative variances: the result is what IEEE arithmetic
-    makes of the formula. If the data is not float64, a mean beyond float32's range counts as
-    infinite, and xc is 0 where src equals the mean rounded to float32. Where xc is 0, a result is
-    NaN if dy or ``rstd*diff_gamma/M`` is infinite. An empty problem gives an empty diff_src, and
-    zeros for diff_gamma and diff_beta.
-
-    Even with ``is_training=False``, mean and variance may depend on trained parameters.
-    `batch_norm_statistics_backward` computes the gradients with respect to mean and variance.
-
-    oneDNN defines the same formulas for its batch normalization primitive (developer guide, "Batch
-    Normalization"). The gradient operators in `bn_ext.specs` use these formulas.
+    makes of the formula, in float32 unless the data is float64: a mean beyond its range is
+    infinite. An empty problem gives an empty diff_src, and zeros for diff_gamma and diff_beta.
 
     Examples
     --------
@@ -496,29 +428,22 @@ def batch_norm_double_backward(
 
     Parameters
     ----------
-    src, diff_dst, mean, variance
+    src, diff_dst, mean, variance, gamma, epsilon, data_format, is_training, num_threads
         As for `batch_norm_backward`. With ``is_training=True``, mean and variance must be those of
         src itself. The result then includes the derivatives through them.
-    gamma : array, shape (C,), or None
-        As for `batch_norm_backward`. None means ones.
     diff_diff_src : array
         Gradient with respect to diff_src, with src's shape and dtype.
     diff_diff_gamma, diff_diff_beta : array, shape (C,), optional
         Gradients with respect to diff_gamma and diff_beta, each in any of the four dtypes. None
         means zeros.
-    epsilon, data_format, is_training, num_threads
-        As for `batch_norm_backward`.
     out : tuple (diff_src, diff_diff_dst, diff_gamma), optional
-        Arrays to write to; any of them may be None. ``diff_src`` may occupy exactly the memory of
-        src, diff_dst or diff_diff_src, and ``diff_diff_dst`` the memory of another of these three.
-        No other overlap is accepted.
+        Arrays to write to; any of them may be None. ``diff_src`` and ``diff_diff_dst`` may occupy
+        exactly the memory of two of src, diff_dst and diff_diff_src.
 
     Returns
     -------
     BatchNormDoubleBackward
-        Named tuple of diff_src and diff_diff_dst (src's shape, dtype and memory order) and
-        diff_gamma (shape (C,), gamma's dtype, or mean's without gamma). Arrays passed in `out` are
-        themselves returned.
+        Named tuple of diff_src, diff_diff_dst and diff_gamma, as of `batch_norm_backward`.
 
     Raises
     ------
@@ -527,19 +452,15 @@ def batch_norm_double_backward(
 
     Notes
     -----
-    src, diff_dst and diff_diff_src are read once for five sums, and once more for both results,
-    which are written together. With frozen statistics, these arrays are read only once. For copies
-    and for what decides the bits, the Notes of `batch_norm_backward` apply.
+    What the Notes of `batch_norm_backward` say of errors, copies and bits holds here, too.
 
-    The coefficients of dy, g and ``src - mean`` are rounded to the type of the arithmetic: float64
-    for float64 data, else float32. With ``is_training=True``, the coefficient of ``src - mean``
-    contains ``rstd**3``. In float32, its magnitude must then lie between 2**-126 and 2**127, unless
-    it is 0. If all but rstd is near 1, this allows standard deviations from about 1e-12 to 1e12.
-    Outside this range, or if gamma, diff_diff_gamma, the mean or the data is infinite, a result may
-    be NaN, Inf or 0 although the formula has another value. For float64 data, the range is wider.
+    With ``is_training=True``, the coefficient of ``src - mean`` contains ``rstd**3``, in float32
+    unless the data is float64. If all but rstd is near 1, this allows standard deviations from
+    about 1e-12 to 1e12. Outside this range, or if gamma, diff_diff_gamma, the mean or the data is
+    infinite, a result may be NaN, Inf or 0 although the formula has another value.
 
-    If left out, diff_diff_gamma and diff_diff_beta are zeros. A diff_diff_gamma of 0 times an
-    infinite src or diff_dst is NaN. An empty problem gives empty arrays, and zeros for diff_gamma.
+    A diff_diff_gamma of 0, or None, times an infinite src or diff_dst is NaN. An empty problem
+    gives empty arrays, and zeros for diff_gamma.
 
     Examples
     --------
@@ -554,15 +475,6 @@ def batch_norm_double_backward(
     ...     src, diff_dst, mean, variance, gamma, 2 * grads.diff_src, epsilon=1.0)
     >>> second.diff_gamma.round(6)
     array([0.416   , 0.000917])
-
-    The penalty is quadratic in diff_dst and in gamma. So diff_dst times ``diff_diff_dst``, summed,
-    is twice the penalty, and so is gamma times ``diff_gamma``:
-
-    >>> penalty = (grads.diff_src**2).sum(axis=0)
-    >>> np.allclose((diff_dst * second.diff_diff_dst).sum(axis=0), 2 * penalty)
-    True
-    >>> np.allclose(gamma * second.diff_gamma, 2 * penalty)
-    True
     """
     if other:
         raise unknown(batch_norm_double_backward, other)
@@ -584,8 +496,7 @@ def batch_norm_statistics_backward(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Gradient of batch normalization with respect to a given mean and variance.
 
-    Use it if the statistics do not come from src but depend on other trained parameters. It reads
-    no data: `batch_norm_backward` with ``is_training=False`` has already computed the sums.
+    Use it if the statistics do not come from src but depend on other trained parameters.
 
     Parameters
     ----------
@@ -603,19 +514,8 @@ def batch_norm_statistics_backward(
 
     Raises
     ------
-    TypeError
-        If an argument is not an array of one of the four dtypes, or epsilon is not a number.
-    ValueError
-        If a vector does not have diff_gamma's shape, or epsilon is negative or not finite.
-
-    See Also
-    --------
-    bn_ext.autograd.batch_norm_inference : Gives these derivatives to autograd.
-
-    Notes
-    -----
-    The formulas are the derivatives of ``dst = gamma * (src - mean) * rstd + beta``. With
-    ``is_training=True``, mean and variance depend on src, and diff_src includes their contribution.
+    TypeError, ValueError
+        As for `batch_norm_backward`.
 
     Examples
     --------

@@ -88,26 +88,21 @@ class BatchNorm:
     correction : {1, 0}, optional
         Whether the running variance is unbiased (torch, TensorFlow) or biased (oneDNN,
         Flax, Keras).
-    data_format : {"NXC", "NCX"}, optional
-        Where the channels are, last or on axis 1, as for `bn_ext.batch_norm_training`. Without it,
-        the layer takes only data with two axes.
     affine : bool, optional
         Whether there are a scale and a shift, `gamma` and `beta`.
     relu : bool, optional
         Whether negative results become zeros.
     track_running_stats : bool, optional
-        Whether to keep running statistics. If False, each batch is normalized with its own
-        statistics in every mode, as in torch.
+        Whether to keep running statistics. If False, each batch is normalized with its own.
     dtype : {float64, float32}, optional
         The dtype of parameters and running statistics.
-    num_threads, exact
-        As for `bn_ext.batch_norm_training`.
+    data_format, num_threads, exact
+        As for `bn_ext.batch_norm_training`. Without data_format, data must have two axes.
     allreduce : callable, optional
         Makes the layer normalize a batch that is spread over several processes: it gets the sums of
         this process, a `Statistics` or `GradientSums`, and returns those of all, such as
-        ``comm.allreduce`` of mpi4py. All processes must make the same calls, and must get the same
-        bits: plain sums, added in the same order for all. With ``exact=True``, neither the order
-        matters nor how the batch is spread.
+        ``comm.allreduce`` of mpi4py. All processes must make the same calls, and get the same bits:
+        unless exact, all must add in the same order.
 
     Attributes
     ----------
@@ -124,11 +119,6 @@ class BatchNorm:
     training, frozen : bool
         The mode, which `train`, `eval` and `freeze` set.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an option has the wrong type or value.
-
     Notes
     -----
     `backward` reads src and the parameters again. Do not change them between the two passes. Use a
@@ -136,9 +126,8 @@ class BatchNorm:
     ones, share what is behind `allreduce`; a pickle needs an `allreduce` that can be pickled.
 
     An array that you set as an attribute must be a NumPy array of shape (C,): the next pass checks
-    it. gamma and beta may be None. The channels, epsilon, data_format, affine, relu, dtype, exact
-    and track_running_stats cannot change. Nor can you set attributes of other packages, such as
-    weight, momentum and trainable, except in a subclass: the layer would not read them.
+    it. gamma and beta may be None. What depends on arrays cannot change, such as the channels. Nor
+    can you set attributes of other packages, such as momentum, except in a subclass.
 
     Examples
     --------
@@ -226,9 +215,7 @@ class BatchNorm:
     # ---- modes ------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> BatchNorm:
-        """Normalize with each batch's own statistics, unless frozen; returns the layer. With `mode`
-        False, this is `eval`.
-        """
+        """Normalize with each batch's own statistics, unless frozen; returns the layer."""
         self.training = _core.as_flag(mode, "mode")
         return self
 
@@ -248,8 +235,8 @@ class BatchNorm:
     @property
     def parameters(self) -> tuple[NDArray[Any], ...]:
         """The arrays that an optimizer updates in place: gamma and beta, if any, unless frozen."""
-        arrays = self.gamma, self.beta
-        return () if self.frozen else tuple([a for a in arrays if a is not None])
+        arrays = () if self.frozen else (self.gamma, self.beta)
+        return tuple([a for a in arrays if a is not None])
 
     @property
     def gradients(self) -> tuple[NDArray[Any], ...]:
@@ -294,12 +281,7 @@ class BatchNorm:
             As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`; ValueError also
             if a running variance that is used is negative. The layer is then unchanged.
         MemoryError
-            As for these. Running statistics are then unchanged.
-
-        Notes
-        -----
-        While `forward` computes, `saved` is None. It stays so if anything but a refused argument
-        ends `forward` early, such as a MemoryError or a KeyboardInterrupt.
+            As for these. Running statistics are then unchanged, and `saved` is None.
         """
         if other:
             raise unknown(BatchNorm.forward, other)
@@ -409,10 +391,9 @@ class BatchNorm:
         """Convert src; its channels must fit the layer."""
         data = _core.as_array(src, "src")
         axis = self._channel_axis
-        if data.ndim < 2 or data.shape[axis] == self.channels:
+        refused = data.ndim < 2 or (data.ndim > 2 and self.data_format is None)  # by the functions
+        if refused or data.shape[axis] == self.channels:
             return data
-        if data.ndim > 2 and self.data_format is None:
-            return data  # the functions refuse it
         other, format_ = (1, "NCX") if axis == -1 else (-1, "NXC")
         fits = data.shape[other] == self.channels
         hint = f'; axis {other} has {self.channels}: pass data_format="{format_}" to BatchNorm'
@@ -437,10 +418,9 @@ class BatchNorm:
         diff_dst : array
             The gradient with respect to what `forward` returned.
         saved : Saved, optional
-            The layer's attribute `saved` after that pass; None means the last one, even if that was
-            an evaluation's, which is then used up. A layer that is applied several times before any
-            gradient is known (to two branches, or at each time step) needs it, and so do several
-            gradients of one pass.
+            The layer's attribute `saved` after that pass; None means the last one, which is then
+            used up. It is needed if the layer is applied several times before any gradient is known
+            (to two branches, or at each time step), and for several gradients of one pass.
         accumulate : bool, optional
             If True, the gradients of the parameters are added to `diff_gamma` and `diff_beta`, as
             for micro-batches.
@@ -512,7 +492,7 @@ class BatchNorm:
             "diff_src_1": gated,
             **gate,
         }
-        out: list[Any] = [None, None, None, *[None] * gated]
+        out: list[Any] = [None] * (3 + gated)
         if param_grads:
             for name in ("gamma", "beta", "diff_gamma", "diff_beta"):  # written in place
                 array = getattr(self, name)
@@ -528,9 +508,8 @@ class BatchNorm:
                 self.diff_beta += found.diff_beta
         if saved is own:
             vars(self)["_used"] = saved.mean
-        if not saved.added:
-            return found.diff_src
-        return found.diff_src, found[3] if gated else diff
+        added = found[3] if gated else diff
+        return (found.diff_src, added) if saved.added else found.diff_src
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything except what `forward` saves for `backward`."""
@@ -565,11 +544,8 @@ class BatchNorm:
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Copies of parameters and statistics, under torch's names.
 
-        Returns
-        -------
-        dict of str to ndarray
-            weight and bias if the layer is affine; running_mean, running_var and
-            num_batches_tracked if it keeps running statistics.
+        The names are weight, bias, running_mean, running_var and num_batches_tracked, as far as
+        the layer has them.
         """
         return {name: array.copy() for name, array in self._state().items()}
 
@@ -621,11 +597,7 @@ class BatchNorm:
         shown = [f"{name}={getattr(self, name)!r}" for name in (*options, "relu")]
         usual = {"track_running_stats": True, "exact": False, "allreduce": None, "training": True,
                  "frozen": False}  # fmt: skip
-        shown += [
-            f"{name}={getattr(self, name)!r}"
-            for name, value in usual.items()
-            if getattr(self, name) != value
-        ]
+        shown += [f"{a}={getattr(self, a)!r}" for a in usual if getattr(self, a) != usual[a]]
         return f"BatchNorm({self.channels}, {', '.join(shown)}, dtype='{self.dtype}')"
 
 

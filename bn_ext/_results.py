@@ -48,10 +48,5 @@ class BatchNormDoubleBackward(NamedTuple, Generic[_Data]):
     diff_gamma: NDArray[Any]
 
 
-for _result in (
-    BatchNormTraining,
-    BatchNormGradients,
-    BatchNormAddGradients,
-    BatchNormDoubleBackward,
-):
-    _result.__module__ = "bn_ext"  # where pickles look for it
+for _name in __all__:
+    globals()[_name].__module__ = "bn_ext"  # where pickles look for it

@@ -75,23 +75,16 @@ class _Sums:
     @property
     def count(self) -> int:
         """Number of elements of each channel, over all parts."""
-        return int(_core.state_count(self._sums, self._n_rows)) if self.exact else self._count
+        return _core.state_count(self._sums, self._n_rows) if self.exact else self._count
 
     @property
     def _n_rows(self) -> int:
         """How many rows the sums of this dtype and kind have."""
-        rows: int = _core.rows_of_sums(self.dtype, self.exact, self._OF_MOMENTS)
-        return rows
+        return _core.rows_of_sums(self.dtype, self.exact, self._OF_MOMENTS)
 
     @property
     def array(self) -> NDArray[np.int64]:
-        """The integers of an exact sum, shape (k, 2, C): an engine may add other parts in place.
-
-        Raises
-        ------
-        AttributeError
-            If the sum is not exact: only ``+`` adds those.
-        """
+        """The integers of an exact sum, shape (k, 2, C): an engine may add other parts in place."""
         if not self.exact:
             raise AttributeError(f"array: expected {type(self).__name__}(..., exact=True)")
         return self._sums
@@ -114,10 +107,8 @@ class _Sums:
             return self._with(_core.added_states(self._sums, other._sums, self._n_rows), 0)
         count = self._count + other._count
         if count >= _MOST:
-            raise ValueError(
-                f"{type(self).__name__}: expected fewer than 2**53 elements per channel, got "
-                f"{count}"
-            )
+            kind = type(self).__name__
+            raise ValueError(f"{kind}: expected fewer than 2**53 elements per channel, got {count}")
         if not self._count or not other._count:
             return self if self._count else other
         with _core.DefaultMode():
@@ -192,9 +183,7 @@ class _Sums:
     def _values(self) -> tuple[NDArray[Any], ...]:
         """Arrays that are equal for equal sums."""
         alike = [np.asarray(getattr(self, name)) for name in self._ALIKE]
-        sums = self._sums
-        if self.exact:
-            sums = _core.canonical_state(sums, self._n_rows)
+        sums = _core.canonical_state(self._sums, self._n_rows) if self.exact else self._sums
         return (*alike, np.asarray(self.count), sums)
 
     def _with(self, sums: NDArray[Any], count: int) -> Self:
@@ -227,12 +216,10 @@ class _Sums:
 class Statistics(_Sums):
     """Mean and variance of a part of a batch. ``+`` gives those of several parts.
 
-    Parts may be slices of an array that is larger than memory, shards on several machines, or
-    micro-batches. Add them with ``+``, ``functools.reduce(operator.add, parts)`` (``sum(parts)``
-    does the same, but is an int or Statistics to a type checker), or an engine such as MPI
-    (``comm.allreduce(Statistics(part))``). Then normalize each part with `batch_norm_inference`,
-    which gives the results of `batch_norm_training`. If exact, ``total - part`` takes a part out
-    again.
+    Add parts with ``+``, ``functools.reduce(operator.add, parts)``, ``sum(parts)``, or an engine
+    such as MPI (``comm.allreduce(Statistics(part))``). Then normalize each with
+    `batch_norm_inference`, which gives the results of `batch_norm_training`. If exact, ``total -
+    part`` takes a part out again.
 
     Parameters
     ----------
@@ -255,9 +242,9 @@ class Statistics(_Sums):
     channels : int
         Number of channels, C.
     array : ndarray of int64, shape (k, 2, C)
-        The integers of an exact sum: of the elements and of their squares. An engine may add those
-        of other parts in place (``comm.Allreduce(MPI.IN_PLACE, statistics.array)``). k is 20, or
-        111 for float64 data.
+        The integers of an exact sum, of the elements and of their squares; an AttributeError if it
+        is not exact. An engine may add those of other parts in place
+        (``comm.Allreduce(MPI.IN_PLACE, statistics.array)``).
 
     Raises
     ------
@@ -270,17 +257,14 @@ class Statistics(_Sums):
 
     Notes
     -----
-    Sums of one part have the bits of `batch_norm_training`. Unless exact, parts are merged by the
-    formulas of Chan, Golub and LeVeque ("Updating formulae and a pairwise algorithm for computing
-    sample variances", 1979): the same parts in the same order give the same bits every time, but
-    not always those of one call; each part's variance must be below 1.8e308. For float64 data
-    the mean's low part is kept, so parts lose no digits where the mean is large. If exact, the
-    mean is within 0.5001 ulp of the exact one (subnormal: 1), the variance within 1.51 (near
-    2**-1022 and below: 2).
+    Sums of one part have the bits of `batch_norm_training`. Unless exact, the same parts in the
+    same order give the same bits every time, but not always those of one call, and each part's
+    variance must be below 1.8e308. For float64 data the mean's low part is kept, so parts lose no
+    digits where the mean is large. If exact, the mean is within 0.5001 ulp of the exact one
+    (subnormal: 1), the variance within 1.51 (near 2**-1022 and below: 2).
 
-    Pickles of exact sums hold no rows of zeros, and are equal for equal sums, except for the bits
-    of NaNs in a mean. Objects with equal values are equal. None of the arrays given is kept. A
-    pickle that was damaged raises a ValueError or TypeError that names what is wrong.
+    Objects with equal values are equal, and so are pickles of exact ones, but for the bits of NaNs
+    in a mean. A pickle that was damaged raises a ValueError or TypeError that names what is wrong.
 
     Examples
     --------
@@ -332,18 +316,12 @@ class Statistics(_Sums):
         count : int
             Number of elements of each channel.
         dtype : str or dtype, optional
-            That of the data, whose other parts must have the same.
-
-        Returns
-        -------
-        Statistics
-            They are not exact.
+            That of the data, whose other parts must have the same, and must not be exact.
 
         Raises
         ------
         TypeError, ValueError
-            If an argument has the wrong type, shape or value, such as a negative variance, or any
-            but 0 (or NaN) of one element.
+            If an argument has the wrong type, shape or value, such as a negative variance.
 
         Examples
         --------
@@ -410,16 +388,6 @@ class Statistics(_Sums):
     ) -> None:
         """Update running statistics in place, as `batch_norm_training` does.
 
-        Parameters
-        ----------
-        running_mean, running_variance, exponential_avg_factor, correction
-            As for `batch_norm_training`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As for `batch_norm_training`. Nothing has then been written.
-
         Examples
         --------
         >>> import numpy as np, bn_ext
@@ -442,8 +410,7 @@ class Statistics(_Sums):
         channel, and this number.
         """
         if self.exact:
-            found: tuple[NDArray[np.float64], int] = _core.state_statistics(self._sums, self.dtype)
-            return found
+            return _core.state_statistics(self._sums, self.dtype)
         return self._sums[:2].copy(), self._count
 
     def _joined(self, other: Self, count: int) -> NDArray[np.float64]:
@@ -476,29 +443,22 @@ class GradientSums(_Sums):
 
     Parameters
     ----------
-    src, diff_dst : array
+    src, diff_dst, relu, beta, dst, workspace
         A part, as for `batch_norm_backward`. It may be empty.
     mean : array, shape (C,)
-        The mean of the whole, as for `batch_norm_backward`.
-    data_format, num_threads
-        As for `batch_norm_backward`.
-    exact : bool, optional
+        The mean of the whole.
+    data_format, num_threads, exact
         As for `Statistics`.
-    relu, beta, dst, workspace
-        As for `batch_norm_backward`, for this part.
     variance, gamma, epsilon
         As for `batch_norm_backward`. They are used only with beta, which needs variance and
         epsilon.
 
     Attributes
     ----------
-    count, channels
-        As for `Statistics`.
     mean : ndarray of float64, shape (C,)
         The mean about which src was summed.
-    array : ndarray of int64, shape (k, 2, C)
-        The integers of an exact sum: of dy and of ``dy * (src - mean)``, as for `Statistics`. k is
-        11, or 57 for float64 data.
+    count, channels, array
+        As for `Statistics`; the integers are those of dy and of ``dy * (src - mean)``.
 
     Raises
     ------
@@ -509,13 +469,8 @@ class GradientSums(_Sums):
     Notes
     -----
     Sums of one part have the bits of `batch_norm_backward`. Unless exact, the same parts in the
-    same order give the same bits every time. For float64 data, each part after the first then adds
-    at most ``2**-53 * sum(abs(terms))`` to the error of a sum; for the other dtypes, a negligible
-    amount. If exact, ``src - mean`` and its product with dy are each rounded once, to float32
-    (float64 for float64 data); the sums are not rounded. With narrower data, a float64 mean is
-    rounded to float32 first, and a correction makes up for that.
-
-    A sum does not record `relu`: adding parts with and without a ReLU raises no error.
+    same order give the same bits every time. A sum does not record `relu`: adding parts with and
+    without a ReLU raises no error.
 
     Examples
     --------

@@ -64,7 +64,6 @@ cdef extern from "base/bn.h" nogil:
 
 cdef extern from "exact/state.h" nogil:
     enum:
-        f32_LIMBS, f32_SQUARE_LIMBS, f64_LIMBS, f64_SQUARE_LIMBS
         BN_MOST_PARTS, BN_LOG2_TERMS, BN_LOG2_TERMS_OF_PART
         BN_COUNT_AND_STAMP, BN_PARTS_ADDED, BN_MORE_ROWS
 
@@ -146,9 +145,9 @@ cdef extern from "arrays/axes.h" nogil:
     void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes)
     ptrdiff_t bn_bytes_of_axes(int ndim)
     void bn_write_axes(const bn_view *src, int channel_axis, const bn_axes *axes,
-                        unsigned char *to)
+                       unsigned char *to)
     c_bool bn_read_axes(const unsigned char *order, const bn_view *src, int channel_axis,
-                         bn_axes *axes)
+                        bn_axes *axes)
     c_bool bn_follows(const bn_view *view, const bn_axes *axes)
     void bn_set_axes(bn_problem *p, const bn_view *views, const bn_axes *axes,
                      int channel_axis)

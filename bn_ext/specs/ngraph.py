@@ -1,4 +1,7 @@
-"""nGraph: ``BatchNormTraining``, ``BatchNormInference`` and ``BatchNormTrainingBackprop``."""
+"""nGraph: ``BatchNormTraining``, ``BatchNormInference`` and ``BatchNormTrainingBackprop``.
+
+All raise what `batch_norm_training` raises.
+"""
 
 from __future__ import annotations  # help shows names, not what they stand for
 
@@ -7,7 +10,6 @@ from typing import Generic, NamedTuple, SupportsFloat
 import numpy as np
 
 from bn_ext import _core
-from bn_ext._core import as_epsilon
 from bn_ext._typing import Array, Data, NDArray, Scalar
 from bn_ext.specs._rules import Rules
 
@@ -21,9 +23,9 @@ __all__ = [
 __dir__ = __all__.copy
 
 
-_TYPES = {name: (name,) for name in _core.DTYPES}
-_FORWARD = Rules(_TYPES, {"src": "input"})
-_BACKWARD = Rules(_TYPES, {"src": "input", "diff_dst": "normalized_delta"})
+_RULES = Rules(
+    {name: (name,) for name in _core.DTYPES}, {"src": "input", "diff_dst": "normalized_delta"}
+)
 
 
 class BatchNormTraining(NamedTuple, Generic[Scalar]):
@@ -47,8 +49,7 @@ def batch_norm_training(
     gamma, beta : array, shape (C,)
         Scale and shift, in input's dtype.
     epsilon : float
-        Added to the variance: finite, at least 0. It is used as a double; nGraph's reference kernel
-        casts it to float32.
+        Added to the variance: finite, at least 0, used as a double.
 
     Returns
     -------
@@ -74,8 +75,8 @@ def batch_norm_training(
     >>> found.batch_variance
     array([1., 4.])
     """
-    epsilon = as_epsilon(epsilon)
-    arrays = _FORWARD.arrays(src=input, gamma=gamma, beta=beta)
+    epsilon = _core.as_epsilon(epsilon)
+    arrays = _RULES.arrays(src=input, gamma=gamma, beta=beta)
     out = None, np.empty_like(arrays["gamma"]), np.empty_like(arrays["gamma"])
     found = _core.training(**arrays, epsilon=epsilon, data_format="NCX", out=out)
     return BatchNormTraining(*found)
@@ -104,11 +105,6 @@ def batch_norm_inference(
     ndarray
         The result, in input's shape and dtype.
 
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `batch_norm_training`.
-
     Examples
     --------
     >>> import numpy as np
@@ -119,10 +115,9 @@ def batch_norm_inference(
     array([[2., 3.],
            [4., 7.]])
     """
-    epsilon = as_epsilon(epsilon)
-    arrays = _FORWARD.arrays(src=input, gamma=gamma, beta=beta, mean=mean, variance=variance)
-    dst: NDArray[Scalar] = _core.inference(**arrays, epsilon=epsilon, data_format="NCX")
-    return dst
+    epsilon = _core.as_epsilon(epsilon)
+    arrays = _RULES.arrays(src=input, gamma=gamma, beta=beta, mean=mean, variance=variance)
+    return _core.inference(**arrays, epsilon=epsilon, data_format="NCX")
 
 
 class BatchNormTrainingBackprop(NamedTuple, Generic[Scalar]):
@@ -159,12 +154,6 @@ def batch_norm_training_backprop(
     BatchNormTrainingBackprop
         input_delta, gamma_delta and beta_delta, all in input's dtype.
 
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `bn_ext.batch_norm_backward`, with this operator's names; also TypeError if the
-        arrays do not all have the same dtype.
-
     Examples
     --------
     >>> import numpy as np
@@ -175,8 +164,8 @@ def batch_norm_training_backprop(
     >>> grads.beta_delta
     array([2., 2.])
     """
-    epsilon = as_epsilon(epsilon)
-    arrays = _BACKWARD.arrays(
+    epsilon = _core.as_epsilon(epsilon)
+    arrays = _RULES.arrays(
         src=input, gamma=gamma, beta=beta, mean=mean, variance=variance, diff_dst=normalized_delta
     )
     shape, expected = arrays.pop("beta").shape, arrays["gamma"].shape

@@ -1,7 +1,8 @@
 """oneDNN Graph: the forward pass of training and of inference; the gradient, under two names.
 
 The gradient is the versioned operator ``BatchNormTrainingBackprop-1`` in the oneDNN Graph
-specification, and ``BatchNormTrainingBackward`` in the library's Graph API.
+specification, and ``BatchNormTrainingBackward`` in the library's Graph API. All operators raise
+what `batch_norm_forward_training` raises.
 """
 
 from __future__ import annotations  # help shows names, not what they stand for
@@ -75,12 +76,10 @@ def batch_norm_forward_training(
     gamma, beta : array, shape (C,), optional
         Inputs 3 and 4: scale and shift, in mean's dtype; both or neither. None: ones and zeros.
     epsilon : float
-        Added to the variance: positive and finite as a float32. It is used as a double: pass
-        ``float(np.float32(1e-3))`` to mimic the float attribute.
+        Added to the variance: positive and finite as a float32, used as a double.
     momentum : float, optional
-        The weight of the old running statistics, positive and finite as a float32, used as a
-        double: ``running = momentum*old + (1 - momentum)*batch``. In torch it is the weight of the
-        new. The specification has no default; 0.5 is what the library uses.
+        The weight of the old running statistics (in torch: of the new), positive and finite as a
+        float32, used as a double. The specification has no default; 0.5 is what the library uses.
     data_format : {"NXC", "NCX"}, optional
         Whether the channels are on the last axis (NHWC, ...) or on axis 1 (NCHW, ...).
 
@@ -88,17 +87,15 @@ def batch_norm_forward_training(
     -------
     BatchNormForwardTraining
         dst (src's dtype), running_mean, running_variance, batch_mean and batch_variance (mean's
-        dtype, shape (C,)). Both variances are biased: divided by the number of elements; torch's
-        and TensorFlow's running variance is not. All are new arrays; mean and variance stay as they
-        are. If src is empty, batch_mean and batch_variance are NaN, and the running statistics do
-        not change.
+        dtype, shape (C,)), all new arrays. Both variances are biased: divided by the number of
+        elements. If src is empty, batch_mean and batch_variance are NaN, and the running statistics
+        do not change.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As for `bn_ext.batch_norm_training`, with this operator's names; also TypeError for any
-        float64 (so for lists of Python numbers) and for float16 vectors, ValueError for an epsilon
-        or momentum that is not positive, and for gamma without beta or the reverse.
+        As for `bn_ext.batch_norm_training`, with this operator's names and types: lists of Python
+        numbers, which are float64, are refused. ValueError also for gamma without beta.
 
     Examples
     --------
@@ -158,11 +155,6 @@ def batch_norm_inference(
     ndarray
         dst, in src's shape and dtype.
 
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `batch_norm_forward_training`.
-
     Examples
     --------
     >>> import numpy as np
@@ -175,8 +167,7 @@ def batch_norm_inference(
     """
     shared = _shared(epsilon, data_format)
     arrays = _RULES.arrays(src=src, gamma=gamma, beta=beta, mean=mean, variance=variance)
-    dst: NDArray[Scalar] = _core.inference(**arrays, **shared)
-    return dst
+    return _core.inference(**arrays, **shared)
 
 
 class BatchNormTrainingBackprop(NamedTuple, Generic[Scalar, Vector]):
@@ -222,19 +213,6 @@ def batch_norm_training_backprop(
     BatchNormTrainingBackprop
         input_delta (T1), gamma_delta and beta_delta (T2, shape (C,)). An optional output that was
         not requested is None.
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `bn_ext.batch_norm_backward`, with this operator's names; also TypeError for any
-        float64 and for float16 vectors, ValueError for an epsilon that is not positive.
-
-    Notes
-    -----
-    oneDNN 3.8 on a CPU differs: it requires gamma if all three outputs are requested; if only
-    input_delta is requested, it uses the formula for frozen statistics; it does not support
-    bfloat16 vectors, and supports float16 data only on a few CPUs; it accepts ranks 4 and 5 in NXC,
-    2 to 5 in NCX; it does not write the parameter gradients of an empty batch.
 
     Examples
     --------
@@ -287,17 +265,10 @@ def batch_norm_training_backward(
 
     Parameters
     ----------
-    src : array, shape (N, ..., C) or (N, C, ...)
-        Input 0: what the forward pass normalized; float32, float16 or bfloat16.
-    diff_dst : array
-        Input 1: the gradient with respect to the output, with src's shape and dtype.
-    mean, variance : array, shape (C,)
-        Inputs 2 and 3: the batch's mean and biased variance; float32 or, only with bfloat16 data,
-        bfloat16.
-    gamma : array, shape (C,), optional
-        Input 4: the scale, in mean's dtype. None means ones.
-    epsilon, data_format
-        As for `batch_norm_forward_training`.
+    src, diff_dst
+        Inputs 0 and 1: input_forward and output_delta of `batch_norm_training_backprop`.
+    mean, variance, gamma, epsilon, data_format
+        As for `batch_norm_training_backprop`: inputs 2 to 4, and attributes.
     diff_gamma, diff_beta : bool, optional
         Whether to compute the optional outputs: both or neither.
 
@@ -309,18 +280,12 @@ def batch_norm_training_backward(
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As for `batch_norm_training_backprop`; also ValueError for one optional output without the
-        other.
+        As for `batch_norm_forward_training`; ValueError also for one optional output alone.
 
     Notes
     -----
     Without the optional outputs, gamma is ignored, as the specification requires: it is not even
-    checked, and diff_src follows the training formula with gamma = 1. (`bn_ext.batch_norm_backward`
-    and `batch_norm_training_backprop` use gamma in either case.)
-
-    oneDNN 3.8 on a CPU differs as in `batch_norm_training_backprop`. If only diff_src is requested,
-    its graph uses the formula for frozen statistics with gamma = 1 (its primitive uses the training
-    formula).
+    checked, and diff_src follows the training formula with gamma = 1.
 
     Examples
     --------

@@ -1,6 +1,7 @@
 """TensorFlow: ``FusedBatchNormV3`` and ``FusedBatchNormGradV3``.
 
 An attribute that is None gets its default, and a word may be given as bytes, as in TensorFlow.
+Both raise what `fused_batch_norm_v3` raises.
 """
 
 from __future__ import annotations  # help shows names, not what they stand for
@@ -26,16 +27,13 @@ __dir__ = __all__.copy
 # A word tells only where C is, not how many axes x has.
 _FORMATS = {"NHWC": "NXC", "NDHWC": "NXC", "NCHW": "NCX", "NCDHW": "NCX"}
 _TYPES = {name: ["float32"] for name in ("float16", "bfloat16", "float32")}
-_FORWARD = {
-    "src": "x", "gamma": "scale", "beta": "offset", "mean": "mean", "variance": "variance",
+_NAMES = {
+    "src": "x", "diff_dst": "y_backprop", "gamma": "scale", "beta": "offset",
     "running_mean": "mean", "running_variance": "variance",
 }  # fmt: skip
-_BACKWARD = {
-    "src": "x", "diff_dst": "y_backprop", "gamma": "scale",
-    "mean": "reserve_space_1", "variance": "reserve_space_2",
-}  # fmt: skip
-_V3 = Rules(_TYPES, _FORWARD, ranks=(4, 5))
-_GRAD = Rules(_TYPES, _BACKWARD, ranks=(4, 5))
+_RESERVED = {"mean": "reserve_space_1", "variance": "reserve_space_2"}
+_V3 = Rules(_TYPES, _NAMES, ranks=(4, 5))
+_GRAD = Rules(_TYPES, _NAMES | _RESERVED, ranks=(4, 5))
 
 _Format: TypeAlias = Literal["NHWC", "NDHWC", "NCHW", "NCDHW"] | bytes | None
 
@@ -87,8 +85,8 @@ def fused_batch_norm_v3(
         With is_training, the running statistics before this step; ``exponential_avg_factor=1``
         ignores them, whatever their length. Without it, the statistics to normalize with.
     epsilon : float, optional
-        Added to the variance: finite, at least 0. It is used as a double. As in TensorFlow, None
-        means the default for this and the other attributes.
+        Added to the variance: finite, at least 0, used as a double. None means the default for this
+        and the other attributes.
     exponential_avg_factor : float, optional
         The weight of the batch's statistics in the new running ones, any finite number:
         ``running = (1 - factor)*old + factor*batch``.
@@ -102,26 +100,17 @@ def fused_batch_norm_v3(
     Returns
     -------
     FusedBatchNormV3
-        y (x's dtype); batch_mean and batch_variance, which are the new running statistics, the
-        variance with Bessel's correction (divided by ``max(M - 1, 1)``); reserve_space_1 and
-        reserve_space_2, which are the batch's mean and its biased variance, for the gradient; and
-        reserve_space_3, empty. With ``is_training=False``, the arguments mean and variance are
-        returned both as batch_mean and batch_variance and as reserve spaces 1 and 2. For an empty
-        x, batch_mean and batch_variance are NaN, and the reserve spaces are zeros.
+        y (x's dtype); batch_mean and batch_variance, the new running statistics, the variance
+        divided by ``max(M - 1, 1)``; reserve_space_1 and reserve_space_2, the batch's mean and its
+        biased variance, for the gradient; and reserve_space_3, empty. With ``is_training=False``,
+        both pairs are the arguments mean and variance. For an empty x, batch_mean and
+        batch_variance are NaN, and the reserve spaces are zeros.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As for `bn_ext.batch_norm_training`, with this operator's names; also TypeError for float64
-        (so for lists of Python numbers) and vectors that are not float32, ValueError for other
-        ranks.
-
-    Notes
-    -----
-    TensorFlow 2.21 on a CPU differs: its Eigen kernel leaves the reserve spaces unwritten with
-    ``is_training=False`` or an empty x, and returns a scalar as the last output. Its epsilon is a
-    float32 that is not checked. The bits of its results change with the number of threads.
-    ``tf.nn.fused_batch_norm`` and Keras use only the outputs y, batch_mean and batch_variance.
+        As for `bn_ext.batch_norm_training`, with this operator's names, ranks and types: lists of
+        Python numbers, which are float64, are refused.
 
     Examples
     --------
@@ -161,8 +150,7 @@ def fused_batch_norm_v3(
     if src.size == 0:
         new_mean[:] = new_variance[:] = np.nan
         reserved = [np.zeros_like(gamma), np.zeros_like(gamma)]
-    empty = np.empty(0, float32)
-    return FusedBatchNormV3._make([y, new_mean, new_variance, *reserved, empty])
+    return FusedBatchNormV3._make([y, new_mean, new_variance, *reserved, np.empty(0, float32)])
 
 
 class FusedBatchNormGradV3(NamedTuple, Generic[Scalar]):
@@ -200,8 +188,7 @@ def fused_batch_norm_grad_v3(
         The scaling factor.
     reserve_space_1, reserve_space_2 : array of float32, shape (C,)
         The mean and the biased variance: the batch's if `is_training`, otherwise the population's.
-        The second is a variance, as in TensorFlow on a CPU; cuDNN gives an inverse standard
-        deviation instead: pass ``1 / inverse**2 - epsilon``.
+        Of cuDNN's inverse standard deviation, pass ``1 / inverse**2 - epsilon``.
     reserve_space_3 : array of float32, or None
         Only its dtype is checked.
     is_training : bool, optional
@@ -214,19 +201,6 @@ def fused_batch_norm_grad_v3(
     FusedBatchNormGradV3
         x_backprop (x's dtype), scale_backprop and offset_backprop (float32, shape (C,)), and two
         empty float32 arrays, reserve_space_4 and reserve_space_5.
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `bn_ext.batch_norm_backward`, with this operator's names; also TypeError for float64
-        and vectors that are not float32, ValueError for other ranks.
-
-    Notes
-    -----
-    TensorFlow 2.21 on a CPU differs: with ``is_training=False``, one of its two kernels refuses
-    NCHW, and both refuse NCDHW; its oneDNN kernel returns scalars for the last two outputs. Its
-    epsilon is a float32 that is not checked. The bits of its results change with the number of
-    threads.
 
     Examples
     --------
