@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     _WAIT_SET_BY: dict[str, str]
 
-__all__ = ["available_isas", "get_isa", "keep_memory", "show_config"]
-
 
 # How long an idle thread looks for work before it sleeps: how often with libgomp, milliseconds with
 # LLVM's runtime. With their own choices (300 000 on a quiet machine; 200), two pools of threads

@@ -14,11 +14,6 @@ import numpy as np
 from bn_ext import _functions
 from bn_ext._bench.problems import Array, Problem
 
-__all__ = [
-    "PEERS", "Call", "Peer", "bn_ext_call", "formulas", "numpy_call", "tensor_of",
-    "torch_arguments", "torch_call",
-]  # fmt: skip
-
 Call = Callable[[], object]
 Peer = Callable[[Problem], Call | None]
 

@@ -10,10 +10,6 @@ from numpy.typing import NDArray
 
 from bn_ext._dtypes import dtype_of
 
-__all__ = [
-    "LAYOUTS", "OPS", "SHAPES", "Array", "Case", "Problem", "Shape", "Streams",
-]  # fmt: skip
-
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 

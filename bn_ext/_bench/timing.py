@@ -21,8 +21,6 @@ from bn_ext._bench.peers import Call, Peer
 from bn_ext._bench.problems import Case, Problem
 from bn_ext._dtypes import dtype_of
 
-__all__ = ["WORK", "Row", "Times", "burst", "in_turns", "rest", "row", "row_of"]
-
 #: In seconds: successive calls of one package; the longest wait for threads to sleep.
 BURST, REST = 0.05, 1.0
 #: The least number of bursts of each call.

@@ -15,8 +15,6 @@ from bn_ext._dtypes import DTYPES, dtype_of
 from bn_ext._runtime import _processor, get_isa, spelled
 from bn_ext._version import __version__
 
-__all__ = ["BENCH", "WORDS", "add_options", "bench", "cases_of", "show", "table"]
-
 BENCH = """Time bn_ext on this CPU, next to the NumPy formula and, if it is installed, torch. Each
 call stands behind other work of NumPy (--behind), as in programs: a pass over a million elements, a
 product of 256 x 256, or nothing. The packages share this process and take turns of 50 ms; one

@@ -15,8 +15,6 @@ from bn_ext._cli.usage import UsageError
 from bn_ext.testing._cases import Case
 from bn_ext.testing._report import Finding, Report, tried
 
-__all__ = ["run", "work"]
-
 MOST = 5  # crashes; further cases are left out
 CODE = """
 import sys, pickle

@@ -14,8 +14,6 @@ from bn_ext._cli.usage import UsageError
 from bn_ext._cli.verify import VERIFY, verify
 from bn_ext._version import __version__
 
-__all__ = ["main"]
-
 EXIT = """Exit status: 0 on success; 1 if verify found a wrong bit, or check a wrong result; 2 for
 wrong usage (with no command, this help is printed), a missing package, a file or an output that
 cannot be read or written, or too little memory; 130 if interrupted, or if the reader of the output

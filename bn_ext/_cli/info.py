@@ -9,8 +9,6 @@ import sys
 from bn_ext._cli.usage import UsageError
 from bn_ext._runtime import show_config
 
-__all__ = ["INFO", "info"]
-
 INFO = """Show the version, the instruction-set level, the number of threads and what sets it, the
 caches, and the OpenMP runtimes that are loaded."""
 

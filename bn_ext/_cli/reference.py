@@ -17,8 +17,6 @@ from bn_ext.testing import _files as files
 from bn_ext.testing._cases import ARITHMETICS, LAYOUTS, Case, Kind, standard_cases
 from bn_ext.testing._report import said
 
-__all__ = ["CASES", "CHECK", "add_judging", "add_kinds", "cases", "check"]
-
 CASES = """Write the standard cases as .npy files: inputs, right results, the largest errors that
 pass, and manifest.json, which lists them. A program in any language writes its results beside them;
 `bn-ext check DIR` then judges these."""

@@ -9,14 +9,6 @@ from pathlib import Path
 
 from bn_ext._bench.problems import Shape
 
-__all__ = [
-    "UsageError",
-    "as_seconds",
-    "as_shape",
-    "as_whole",
-    "writing",
-]
-
 
 class UsageError(Exception):
     """The request cannot be carried out; the message is for the user."""

@@ -7,8 +7,6 @@ from bn_ext._cli import whole_calls
 from bn_ext._runtime import available_isas, spelled
 from bn_ext._version import __version__
 
-__all__ = ["VERIFY", "verify"]
-
 VERIFY = """Check that results have the same bits here as on every other machine. At each
 instruction-set level of this CPU, whole calls of every kind are compared with known digests, in a
 few seconds. The floating-point mode of the process is checked, too."""

@@ -18,8 +18,6 @@ from bn_ext._runtime import get_isa
 from bn_ext._sums import GradientSums, Statistics
 from bn_ext._typing import DataFormat
 
-__all__ = ["DIGESTS", "EXPONENTS", "changed_mode", "digests", "known"]
-
 Array = NDArray[Any]
 Problem = tuple[Array, Array, DataFormat]  # src, diff_dst
 

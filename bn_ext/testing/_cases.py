@@ -15,11 +15,6 @@ from bn_ext import _core
 from bn_ext._dtypes import DTYPES, dtype_of
 from bn_ext.testing import _formulas as formulas, _limits as limits, _weaker as weaker
 
-__all__ = [
-    "ARITHMETICS", "LAYOUTS", "OLD", "OLD_WEIGHT", "OPERANDS", "RECIPES", "RESULTS", "TENSORS",
-    "Case", "Exact", "Kind", "as_set", "standard_cases",
-]  # fmt: skip
-
 Array = NDArray[Any]
 #: {result: (its right values; the largest errors that pass, for each of ARITHMETICS)}, in long
 #: doubles

@@ -20,8 +20,6 @@ from bn_ext.testing._cases import ARITHMETICS, Case
 from bn_ext.testing._limits import half_ulp
 from bn_ext.testing._report import Finding, Report, as_array, compared, said
 
-__all__ = ["MANIFEST", "ManifestError", "check", "write"]
-
 MANIFEST = "manifest.json"
 VERSION = 2
 

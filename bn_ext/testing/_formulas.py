@@ -10,11 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "Normalized", "Reference", "Second", "as_before", "as_subtracted", "batch_norm_backward",
-    "batch_norm_double_backward", "batch_norm_inference", "batch_norm_training", "by_channel",
-]  # fmt: skip
-
 
 class Reference(NamedTuple):
     """The gradients, and the sizes of the terms that their error bounds are made of."""

@@ -11,13 +11,6 @@ import numpy as np
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing import _formulas as formulas
 
-__all__ = [
-    "DST_PRODUCT", "DST_SHIFT", "MEAN", "MERGED_MEAN", "SECOND", "SUM", "VARIANCE",
-    "arithmetic", "distance", "dst_bound", "forward_holds", "gradient_bounds", "gradient_holds",
-    "gradient_open", "half_ulp", "second_bounds", "second_holds", "smallest", "statistics_bounds",
-    "sum_bounds", "tops", "unit",
-]  # fmt: skip
-
 #: Roundings on the longest path from exact operands to diff_src, in training and with frozen
 #: statistics, plus one for terms of higher order.
 DIFF_SRC, FROZEN_DIFF_SRC = 8, 3

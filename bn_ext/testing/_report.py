@@ -13,10 +13,6 @@ from bn_ext._dtypes import DTYPES, dtype_of
 from bn_ext.testing._cases import ARITHMETICS, TENSORS, Case
 from bn_ext.testing._limits import arithmetic as number_of, distance, half_ulp
 
-__all__ = [
-    "Finding", "Report", "as_array", "called", "compared", "judged", "run", "said", "tried",
-]  # fmt: skip
-
 #: A case's verdict is the first of these that one of its results has; the first four fail.
 VERDICTS = "crashed", "raised", "wrong", "weaker", "not judged", "refused", "right"
 
