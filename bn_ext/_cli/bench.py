@@ -7,9 +7,7 @@ from itertools import product
 from typing import Any
 
 from bn_ext import _core
-from bn_ext._bench.peers import PEERS
-from bn_ext._bench.problems import LAYOUTS, OPS, SHAPES, Case, Shape
-from bn_ext._bench.timing import WORK, Row, row
+from bn_ext._bench import LAYOUTS, OPS, PEERS, SHAPES, WORK, Case, Row, Shape, row
 from bn_ext._cli.usage import UsageError, as_seconds, as_shape, as_whole
 from bn_ext._dtypes import DTYPES, dtype_of
 from bn_ext._runtime import _processor, get_isa, spelled

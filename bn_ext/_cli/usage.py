@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bn_ext._bench.problems import Shape
+from bn_ext._bench import Shape
 
 
 class UsageError(Exception):
