@@ -31,14 +31,11 @@ import sysconfig
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 SOURCE = Path(__file__).resolve().parent / "src_c"
-#: Folders of sources that are compiled once per level.
-KERNELS = "kernels"
-OPERATIONS = "operations"
 
 # The levels of x86-64, lowest first: name -> compiler flags. Only CPUs without AVX2, most of them
 # from before 2013, use the baseline, so its size matters more than its speed.
@@ -96,6 +93,8 @@ SERIAL = ["-fno-tree-slp-vectorize", "-fno-trapping-math"]
 # With a stack protector, batch_norm_backward with sums= takes a sixth longer at v4. Kernels hardly
 # need one: each copy to their buffers on the stack has a constant size.
 KERNEL = ["-fno-stack-protector"]
+#: Folders of sources that are compiled once per level, and their own flags.
+PER_LEVEL = {"kernels": KERNEL, "operations": SERIAL}
 
 
 def _switch(name, default):
@@ -170,8 +169,7 @@ def hardening():
     return compiler, linker
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """One object: its name, its source, and its own flags."""
 
     name: str
@@ -185,8 +183,7 @@ def units(source=SOURCE, machine=MACHINE, system=sys.platform):
     common = [*FLAGS, *OURS, *warnings(), f"-I{source}"]
     table = "-DBN_LEVELS(X)=" + " ".join(f"X({level})" for level in built)
     for path in sorted(Path(source).rglob("*.c")):
-        if path.parent.name in (KERNELS, OPERATIONS):
-            own = KERNEL if path.parent.name == KERNELS else SERIAL
+        if own := PER_LEVEL.get(path.parent.name):
             for level, flags in built.items():
                 name = f"{path.stem}-{level}"
                 yield Unit(name, path, [*common, *own, *flags, f"-DBN_LEVEL={level}"])

@@ -14,8 +14,7 @@ import numpy as np
 from cases import dtype as dtype_of
 
 import bn_ext
-from bn_ext._bench.peers import PEERS, bn_ext_call, tensor_of
-from bn_ext._bench.problems import Case, Problem
+from bn_ext._bench import PEERS, Case, Problem, bn_ext_call, tensor_of
 from bn_ext.testing import _formulas as reference
 from bn_ext.testing._limits import unit
 

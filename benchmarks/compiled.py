@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from bn_ext import _core
-from bn_ext._bench.timing import WORK, burst
+from bn_ext._bench import WORK, burst
 
 HERE = Path(__file__).parent
 SHARED = ["-fopenmp", "-shared", "-fPIC"]

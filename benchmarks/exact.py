@@ -4,8 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from bn_ext._bench.problems import LAYOUTS
-from bn_ext._bench.timing import WORK, burst, in_turns
+from bn_ext._bench import LAYOUTS, WORK, burst, in_turns
 
 from . import pages
 from .peers import bn_ext_call

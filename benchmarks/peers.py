@@ -1,4 +1,4 @@
-"""More peers, and more operations of bn_ext and torch; bn_ext._bench.peers says what a peer is."""
+"""More peers, and more operations of bn_ext and torch; bn_ext._bench says what a peer is."""
 
 from dataclasses import replace
 from functools import partial
@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 
 import bn_ext
-from bn_ext._bench import peers, problems
-from bn_ext._bench.peers import formulas, numpy_call, torch_arguments
+from bn_ext import _bench
+from bn_ext._bench import formulas, numpy_call, torch_arguments
 
 from .compiled import floor_call, onednn_call, two_passes_call, usable_cpus
 from .problems import Problem
@@ -31,7 +31,7 @@ def bn_ext_call(problem, given=False, **also):
         "training-relu": {"relu": True},
         "inference-add-relu": {"relu": True, "src_1": p.tensors.get("src_1")},
     }
-    return peers.bn_ext_call(problem, **options.get(op, {}), **also)
+    return _bench.bn_ext_call(problem, **options.get(op, {}), **also)
 
 
 def torch_call(problem):
@@ -39,8 +39,8 @@ def torch_call(problem):
     import torch
 
     op, epsilon, aten = problem.op, problem.epsilon, torch.ops.aten
-    if op in problems.OPS:
-        return peers.torch_call(problem)
+    if op in _bench.OPS:
+        return _bench.torch_call(problem)
     (x, *others), (mean, variance, gamma, beta) = torch_arguments(problem)
     if op == "double-backward":
         inputs = [t.detach().requires_grad_() for t in (x, others[0], gamma)]

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bn_ext._bench import problems
-from bn_ext._bench.problems import LAYOUTS, SHAPES, Streams
+from bn_ext import _bench
+from bn_ext._bench import LAYOUTS, SHAPES, Streams
 
-GRADIENT = problems.OPS["backward"]
-FORWARD = problems.OPS["training"]
+GRADIENT = _bench.OPS["backward"]
+FORWARD = _bench.OPS["training"]
 #: The gradient also with frozen statistics, then of src alone, too; through a ReLU. The forward
 #: pass also with a ReLU, or an addition and a ReLU. The gradient of the gradient.
 OPS = {
-    **problems.OPS,
+    **_bench.OPS,
     "backward-frozen": GRADIENT,
     "backward-frozen-src": Streams(("diff_dst",), ("diff_src",)),
     "backward-relu": GRADIENT,
@@ -59,7 +59,7 @@ SETS = {
 
 
 @dataclass(frozen=True)
-class Case(problems.Case):
+class Case(_bench.Case):
     """A case with views; `set` is the name of its set."""
 
     view: str = ""
@@ -102,7 +102,7 @@ def as_view(sizes, layout, dtype, view):
     return as_large_ones(whole, dtype)[index]
 
 
-class Problem(problems.Problem):
+class Problem(_bench.Problem):
     """Arguments and outputs of a case, allocated once, also as views."""
 
     def __init__(self, case):

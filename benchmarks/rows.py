@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 
 from bn_ext import _core
-from bn_ext._bench.timing import WORK, burst, in_turns, rest, row_of
+from bn_ext._bench import WORK, burst, in_turns, rest, row_of
 from bn_ext._cli.bench import cases_of
 from bn_ext._cli.usage import UsageError
 

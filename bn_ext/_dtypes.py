@@ -4,8 +4,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["DTYPES", "Dtype", "dtype_of"]
-
 
 class Dtype(NamedTuple):
     """A floating-point type of IEEE 754's kind."""

@@ -22,14 +22,6 @@ from bn_ext._sums import GradientSums, total_of
 from bn_ext._typing import Array, Data, DataFormat, Flag, NDArray, Out, Scalar
 from bn_ext._vectors import statistics_backward, vectors_alike
 
-__all__ = [
-    "batch_norm_backward",
-    "batch_norm_double_backward",
-    "batch_norm_inference",
-    "batch_norm_statistics_backward",
-    "batch_norm_training",
-]
-
 
 @refuses_other_names
 def batch_norm_training(

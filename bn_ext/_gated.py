@@ -10,8 +10,6 @@ from bn_ext import _core
 from bn_ext._results import BatchNormDoubleBackward
 from bn_ext._typing import NDArray
 
-__all__ = ["gated", "gated_double_backward", "workspace_size"]
-
 
 def workspace_size(elements: int, ndim: int) -> int:
     """Bytes of a workspace: a bit for each element of src, and the order of src's axes."""

@@ -24,8 +24,6 @@ from bn_ext._names import find_hint, refuses_other_names, unknown
 from bn_ext._sums import GradientSums, Statistics, total_of
 from bn_ext._typing import Array, DataFormat, DTypeLike, Flag, NDArray
 
-__all__ = ["BatchNorm"]
-
 #: Vectors of more would have more bytes than can be counted.
 _MOST_CHANNELS = np.iinfo(np.intp).max // np.dtype(np.float64).itemsize
 #: Attribute -> its name in a state.

@@ -4,8 +4,6 @@ from collections.abc import Callable, Collection
 from inspect import signature
 from typing import Any, Final, TypeVar
 
-__all__ = ["find_hint", "missing", "refuses_other_names", "unknown"]
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _CALLED = ", which is called {here} here"

@@ -4,13 +4,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from bn_ext._typing import NDArray
 
-__all__ = [
-    "BatchNormAddGradients",
-    "BatchNormDoubleBackward",
-    "BatchNormGradients",
-    "BatchNormTraining",
-]
-
 #: An array like src.
 _Data = TypeVar("_Data", covariant=True)
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     _WAIT_SET_BY: dict[str, str]
 
-__all__ = ["available_isas", "get_isa", "keep_memory", "show_config"]
-
 
 # How long an idle thread looks for work before it sleeps: how often with libgomp, milliseconds with
 # LLVM's runtime. With their own choices (300 000 on a quiet machine; 200), two pools of threads
@@ -198,10 +196,9 @@ def _forced_isa() -> str | None:
     return name
 
 
-def _group_limits(file: str, cgroups: str, membership: str) -> list[list[str]]:
-    """The words of this file, for each of the process's control groups (of Linux's version 2).
-
-    Every group up to the root may set a limit.
+def _group_limits(file: str, cgroups: str, membership: str) -> list[list[int]]:
+    """The numbers of this file, for each control group (of Linux's version 2) that sets a limit:
+    the process's, and those up to the root.
     """
     group = re.search("^0::(.*)", _read(membership), re.MULTILINE)
     if not group:
@@ -209,29 +206,22 @@ def _group_limits(file: str, cgroups: str, membership: str) -> list[list[str]]:
     # A container may see only its own group, mounted as the root; then most files are missing.
     names = group[1].strip("/").split("/")
     folders = {"/".join([cgroups, *names[:k]]) for k in range(len(names) + 1)}
-    return [_read(f"{folder}/{file}").split() for folder in folders]
+    found = [_read(f"{folder}/{file}").split() for folder in folders]
+    return [[int(word) for word in words] for words in found if words and words[0] != "max"]
 
 
 def _cpu_quota(
     cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup"
 ) -> int | None:
     """Whole CPUs that the process's control groups allow it, at least 1; None: no limit."""
-    limits = [
-        int(words[0]) / int(words[1])
-        for words in _group_limits("cpu.max", cgroups, membership)
-        if len(words) == 2 and words[0] != "max"
-    ]
+    limits = [quota / time for quota, time in _group_limits("cpu.max", cgroups, membership)]
     return max(1, int(min(limits) + 0.5)) if limits else None
 
 
 def _cache_sizes() -> tuple[int, int]:
     """Bytes of a core's second-level cache, and of our share of the last-level cache."""
     sizes = {2: 1 << 20, 3: 16 << 20}  # of common servers, if the system does not tell
-    for level, usual in sizes.items():
-        name = f"SC_LEVEL{level}_CACHE_SIZE"
-        known = name in getattr(os, "sysconf_names", ())
-        sizes[level] = max(0, os.sysconf(name) if known else 0) or usual
-    # Linux's own files say better: on a virtual machine, sysconf gave ten times the L3 size.
+    # Not from sysconf: on a virtual machine, it gave ten times the L3 size.
     for index in range(8):
         folder = f"/sys/devices/system/cpu/cpu0/cache/index{index}"
         text = " ".join(_read(f"{folder}/{name}").strip() for name in ("level", "size"))
@@ -252,11 +242,7 @@ def _memory(cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgrou
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     own = [resource.getrlimit(each)[0] for each in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
     limits += [limit for limit in own if limit != resource.RLIM_INFINITY]
-    limits += [
-        int(words[0])
-        for words in _group_limits("memory.max", cgroups, membership)
-        if len(words) == 1 and words[0] != "max"
-    ]
+    limits += [limit for (limit,) in _group_limits("memory.max", cgroups, membership)]
     return max(0, min(limits))
 
 
@@ -343,9 +329,8 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     shown = {**config, "isa": spelled(get_isa()), "available_isas": levels}
     width = max(map(len, shown))
     for key, value in shown.items():
-        print(
-            f"{key:<{width}}  {', '.join(map(str, value)) if isinstance(value, tuple) else value}"
-        )
+        text = ", ".join(map(str, value)) if isinstance(value, tuple) else value
+        print(f"{key:<{width}}  {text}")
     return None
 
 

@@ -19,8 +19,6 @@ from bn_ext._names import refuses_other_names, unknown
 from bn_ext._typing import Array, DataFormat, DTypeLike, Flag, NDArray
 from bn_ext._vectors import vectors_alike
 
-__all__ = ["GradientSums", "Statistics"]
-
 #: Doubles count exactly below this.
 _MOST = 2**53
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from bn_ext import _core
 
-__all__ = ["product", "rstd", "statistics_backward", "vectors_alike"]
-
 
 def vectors_alike(**given: Any) -> dict[str, Any]:
     """Arguments as vectors, which must all have the first one's length."""

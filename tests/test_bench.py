@@ -9,9 +9,8 @@ import pytest
 from command_line import run
 from fake_peers import FAKE
 
-from bn_ext import _core
-from bn_ext._bench import peers, problems, timing
-from bn_ext._bench.problems import Case, Problem
+from bn_ext import _bench, _core
+from bn_ext._bench import Case, Problem
 from bn_ext._cli import bench
 from bn_ext._dtypes import DTYPES
 
@@ -21,27 +20,27 @@ BRIEFLY = ["--seconds", "1e-9"]
 @pytest.fixture
 def short(monkeypatch):
     """For tests of what is shown: times do not matter."""
-    monkeypatch.setattr(timing, "rest", lambda: None)
-    monkeypatch.setattr(timing, "TURNS", 1)
+    monkeypatch.setattr(_bench, "rest", lambda: None)
+    monkeypatch.setattr(_bench, "TURNS", 1)
 
 
 @pytest.fixture
 def fake(monkeypatch, short):
     some = {name: FAKE[name] for name in ("twice", "other", "absent", "refusing", "nothing")}
-    monkeypatch.setattr(bench, "PEERS", {"bn_ext": peers.bn_ext_call, **some})
+    monkeypatch.setattr(bench, "PEERS", {"bn_ext": _bench.bn_ext_call, **some})
 
 
 def test_bench(capsys, fake):
     """Every row, a table for each kind; what a peer refuses is said, what is absent is not."""
     status, out, err = run(
         capsys, "bench", "--shapes", "8x4x5", "2,3", "--layouts", "NXC", *BRIEFLY,
-        "--behind", *timing.WORK, "--threads", "1", "3",
+        "--behind", *_bench.WORK, "--threads", "1", "3",
     )  # fmt: skip
     assert status == 0
     assert {*err.splitlines()} == {"refusing: not today"}
     _, *tables, last = re.split("\n\n", out.strip())
     assert last.startswith("used: ")
-    wanted = [(threads, behind) for threads in (1, 3) for behind in timing.WORK]
+    wanted = [(threads, behind) for threads in (1, 3) for behind in _bench.WORK]
     for (threads, behind), found in zip(wanted, tables, strict=True):
         facts, heading, *rows = found.splitlines()
         assert facts == (
@@ -69,19 +68,19 @@ def test_every_row_is_a_case(layouts, capsys, fake):
     """One that is the same in all layouts, once."""
     status, out, _ = run(
         capsys, "bench", "--shapes", "4x3", "4x3x2", "--layouts", *layouts, *BRIEFLY,
-        "--op", *problems.OPS, "--dtypes", "float32", "float64",
+        "--op", *_bench.OPS, "--dtypes", "float32", "float64",
     )  # fmt: skip
     assert status == 0
     facts = re.findall(r"^(\S+), dtype: (\S+), layout: (\S+),", out, re.M)
     assert facts == [
         (op, dtype, layout)
-        for op in problems.OPS for dtype in ("float32", "float64") for layout in layouts
+        for op in _bench.OPS for dtype in ("float32", "float64") for layout in layouts
     ]  # fmt: skip
-    assert len(re.findall("^4x3 ", out, re.M)) == len(problems.OPS) * 2
-    assert len(re.findall("^4x3x2 ", out, re.M)) == len(problems.OPS) * 2 * len(layouts)
+    assert len(re.findall("^4x3 ", out, re.M)) == len(_bench.OPS) * 2
+    assert len(re.findall("^4x3x2 ", out, re.M)) == len(_bench.OPS) * 2 * len(layouts)
 
 
-@pytest.mark.parametrize("names", [[], ["numpy"], list(peers.PEERS)])
+@pytest.mark.parametrize("names", [[], ["numpy"], list(_bench.PEERS)])
 def test_the_table_fits_80_columns_and_says_all(names):
     times = {"bn_ext": 0.0123, "numpy": 0.456, "torch": 0.456}
     row = {
@@ -102,9 +101,9 @@ def test_the_table_fits_80_columns_and_says_all(names):
 
 def test_a_pair_is_the_call_and_the_work_before_it(monkeypatch):
     """Both take a known time."""
-    monkeypatch.setitem(timing.WORK, "pass", lambda: time.sleep(0.02))
+    monkeypatch.setitem(_bench.WORK, "pass", lambda: time.sleep(0.02))
     some = {"bn_ext": lambda _: lambda: None, "slow": lambda _: lambda: time.sleep(0.01)}
-    found = timing.row(Case((4, 3), "NXC", "float32", behind="pass"), some, 1e-9)
+    found = _bench.row(Case((4, 3), "NXC", "float32", behind="pass"), some, 1e-9)
     assert 0 < found["shortest"]["bn_ext"] < 0.01 <= found["shortest"]["slow"] < 0.02
     for name, least in (("bn_ext", 0.02), ("slow", 0.03)):
         assert found["shortest"][name] <= found["medians"][name] <= found["pairs"][name] - 0.02
@@ -113,26 +112,26 @@ def test_a_pair_is_the_call_and_the_work_before_it(monkeypatch):
 
 def test_every_call_stands_behind_other_work():
     order = []
-    times = timing.burst(lambda: order.append("call"), lambda: order.append("before"))
+    times = _bench.burst(lambda: order.append("call"), lambda: order.append("before"))
     assert all(0 < each.call < each.pair for each in times)
     assert order == ["before", "call"] * len(times)
-    shapes = [np.shape(work()) for work in timing.WORK.values()]
+    shapes = [np.shape(work()) for work in _bench.WORK.values()]
     assert shapes == [(), (1_000_000,), (256, 256)]
 
 
 def test_bursts_take_turns_and_the_first_place_too(monkeypatch):
-    monkeypatch.setattr(timing, "TURNS", 2)
+    monkeypatch.setattr(_bench, "TURNS", 2)
     order = []
-    monkeypatch.setattr(timing, "rest", lambda: order.append("."))
+    monkeypatch.setattr(_bench, "rest", lambda: order.append("."))
     bursts = {name: lambda name=name: [order.append(name)] for name in "abc"}
-    timing.in_turns(bursts, 0)
+    _bench.in_turns(bursts, 0)
     assert "".join(order) == ".a.b.c.c.a.b"
 
 
 @pytest.mark.parametrize(("spins", "most"), [(0.2, 10), (10, 0.2)])
 def test_a_burst_begins_when_no_thread_spins(monkeypatch, spins, most):
     """But one that never sleeps is not waited for."""
-    monkeypatch.setattr(timing, "REST", most)
+    monkeypatch.setattr(_bench, "REST", most)
     end, stop = time.perf_counter() + spins, threading.Event()
 
     def spin():
@@ -141,7 +140,7 @@ def test_a_burst_begins_when_no_thread_spins(monkeypatch, spins, most):
 
     thread = threading.Thread(target=spin)
     thread.start()
-    timing.rest()
+    _bench.rest()
     waited = time.perf_counter() >= end
     stop.set()
     thread.join()
@@ -150,19 +149,19 @@ def test_a_burst_begins_when_no_thread_spins(monkeypatch, spins, most):
 
 def test_bytes_of_an_operation(short):
     case = Case((4, 3), "NXC", "float64", "training")
-    assert timing.row(case, dict(peers.PEERS), 1e-9)["bytes_moved"] == 2 * 96
+    assert _bench.row(case, dict(_bench.PEERS), 1e-9)["bytes_moved"] == 2 * 96
 
 
 def test_threads_are_the_most_that_took_part(monkeypatch):
-    monkeypatch.setattr(timing, "rest", lambda: None)
+    monkeypatch.setattr(_bench, "rest", lambda: None)
     counts = iter([1, 2, 1])
     monkeypatch.setattr(_core, "last_call", lambda: {"threads": next(counts)})
-    found = timing.row(Case((4, 3), "NXC", "float32"), {"bn_ext": peers.bn_ext_call}, 1e-9)
+    found = _bench.row(Case((4, 3), "NXC", "float32"), {"bn_ext": _bench.bn_ext_call}, 1e-9)
     assert (found["threads"], found["threads_used"]) == (_core.default_threads(), 2)
 
 
 def test_ctrl_c_ends_bench_after_the_rows_it_has(capsys, monkeypatch, short):
-    rows = iter([timing.row, timing.row])
+    rows = iter([_bench.row, _bench.row])
 
     def row(*arguments):
         for each in rows:
@@ -175,14 +174,14 @@ def test_ctrl_c_ends_bench_after_the_rows_it_has(capsys, monkeypatch, short):
     assert re.findall(r"^(\dx\d) ", out, re.M) == ["4x4", "5x5"]
 
 
-@pytest.mark.parametrize("op", problems.OPS)
+@pytest.mark.parametrize("op", _bench.OPS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("layout", problems.LAYOUTS)
+@pytest.mark.parametrize("layout", _bench.LAYOUTS)
 def test_the_numpy_peer_computes_the_same(dtype, layout, op):
     problem = Problem(Case((4, 3, 5, 6), layout, dtype, op))
     ours, theirs = (
         found if isinstance(found, tuple) else [found]
-        for found in (peers.bn_ext_call(problem)(), peers.numpy_call(problem)())
+        for found in (_bench.bn_ext_call(problem)(), _bench.numpy_call(problem)())
     )
     near = {"float64": 1e-12, "float32": 1e-4}.get(dtype, 0.02)
     for a, b in zip(ours, theirs, strict=True):

@@ -12,7 +12,7 @@ import pytest
 from fake_peers import FAKE
 from tree import ROOT
 
-from bn_ext._bench import timing
+from bn_ext import _bench
 
 sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
 
@@ -25,8 +25,8 @@ BRIEFLY = ["--seconds", "1e-9"]
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Here times do not matter."""
-    monkeypatch.setattr(timing, "rest", lambda: None)
-    monkeypatch.setattr(timing, "TURNS", 1)
+    monkeypatch.setattr(_bench, "rest", lambda: None)
+    monkeypatch.setattr(_bench, "TURNS", 1)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from processes import python
 
 import bn_ext
 from bn_ext import _cli, _runtime
-from bn_ext._cli import bench, whole_calls
+from bn_ext._cli import bench, verify
 
 
 def test_as_a_module_and_as_a_script():
@@ -86,7 +86,7 @@ def test_interrupted(capsys, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(whole_calls, "changed_mode", interrupt)
+    monkeypatch.setattr(verify, "changed_mode", interrupt)
     status, _, err = run(capsys, "verify")
     assert (status, err) == (130, "interrupted\n")
 

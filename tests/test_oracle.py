@@ -15,7 +15,7 @@ from processes import python
 from tree import TESTS
 
 import bn_ext
-from bn_ext._cli import whole_calls
+from bn_ext._cli import verify
 
 pytestmark = pytest.mark.quick
 
@@ -35,8 +35,8 @@ def test_digests_are_printed_as_they_stand_in_the_source(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["oracle", "--digests"])
     assert main() == 0
     lines = capsys.readouterr().out
-    assert len(lines.splitlines()) == len(whole_calls.DIGESTS)
-    assert lines in Path(whole_calls.__file__).read_text()
+    assert len(lines.splitlines()) == len(verify.DIGESTS)
+    assert lines in Path(verify.__file__).read_text()
 
 
 def test_every_formula_of_the_table_is_checked(monkeypatch):

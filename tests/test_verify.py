@@ -14,8 +14,8 @@ from fp_modes import FP_MODES, X86, fp_mode, math_library
 from needs import needs_linux
 
 import bn_ext
-from bn_ext._cli import whole_calls
-from bn_ext._cli.whole_calls import problems
+from bn_ext._cli import verify
+from bn_ext._cli.verify import problems
 from bn_ext._dtypes import DTYPES
 
 pytestmark = pytest.mark.quick
@@ -53,7 +53,7 @@ def test_exact_sums_of_the_digests_are_those_of_integers(name):
 @pytest.mark.parametrize("isa", bn_ext.available_isas())
 def test_digests_are_the_known_ones(isa, num_threads):
     pytest.importorskip("ml_dtypes")
-    assert whole_calls.digests(isa, num_threads) == whole_calls.known()
+    assert verify.digests(isa, num_threads) == verify.known()
 
 
 def test_the_command_passes(capsys):
@@ -78,13 +78,13 @@ def test_the_command_passes(capsys):
     ids=["wrong", "missing", "unknown", "none"],
 )
 def test_a_wrong_digest_ends_the_command_with_1(capsys, monkeypatch, change):
-    found = whole_calls.known()
+    found = verify.known()
     change(found)
-    monkeypatch.setattr(whole_calls, "digests", lambda isa: found)
+    monkeypatch.setattr(verify, "digests", lambda isa: found)
     status, out, _ = run(capsys, "verify")
     assert status == 1
     assert "report" in out
-    for name, digest in whole_calls.known().items() ^ found.items():
+    for name, digest in verify.known().items() ^ found.items():
         assert f"'{name}': '{digest}'" in out
 
 
@@ -106,11 +106,11 @@ def test_a_changed_precision_of_long_doubles_is_found():
     changed[1] = ord(changed[1]) & 0xFC  # 24 bits
     libm.fesetenv(changed)
     try:
-        found = whole_calls.changed_mode()
+        found = verify.changed_mode()
     finally:
         libm.fesetenv(env)
     assert found == ["long doubles lose bits"]
-    assert whole_calls.changed_mode() == []
+    assert verify.changed_mode() == []
 
 
 def test_without_ml_dtypes_bfloat16_has_no_digest(capsys, monkeypatch):
@@ -124,7 +124,7 @@ def test_an_exception_is_a_wrong_result_with_its_name(capsys, monkeypatch):
     def fail(*_):
         raise ValueError("array: impossible")
 
-    monkeypatch.setattr(whole_calls, "digests", fail)
+    monkeypatch.setattr(verify, "digests", fail)
     status, out, _ = run(capsys, "verify")
     assert status == 1
     assert "WRONG: ValueError: array: impossible\n" in out

@@ -17,8 +17,8 @@ from order_of_sums import form_of, sums_of
 
 import bn_ext
 from bn_ext import _core
-from bn_ext._cli import whole_calls
-from bn_ext._cli.whole_calls import STARTS, numbers
+from bn_ext._cli import verify
+from bn_ext._cli.verify import STARTS, numbers
 
 #: Axes, slowest first: two of positions, the channels, two of a run.
 N0, N1, C, X0, X1 = range(5)
@@ -55,7 +55,7 @@ class Problem:
         number, computed = self.dtype.number, self.dtype.computed
         dense = (positions, channels, run)
         self.shape = (*split(positions), channels, *split(run))
-        exponents = whole_calls.EXPONENTS[name]
+        exponents = verify.EXPONENTS[name]
         src, diff_dst = (
             numbers(self.dtype, positions * channels * run, start, exponents).reshape(dense)
             for start in STARTS

@@ -2,11 +2,11 @@
 
 commands.py   the commands, their options, and their exit status
 info.py       what is in use here
-verify.py     are the bits what they must be?
+verify.py     are the bits what they must be? Whole calls with known digests
 bench.py      rows: measured, shown and written
 reference.py  cases for other implementations, and their check
 child.py      a function's cases in a process that it may crash
-usage.py      conversion of arguments, and error messages
+usage.py      conversion of arguments
 """
 
 from bn_ext._cli.commands import main

@@ -7,21 +7,11 @@ from itertools import product
 from typing import Any
 
 from bn_ext import _core
-from bn_ext._bench.peers import PEERS
-from bn_ext._bench.problems import LAYOUTS, OPS, SHAPES, Case, Shape
-from bn_ext._bench.timing import WORK, Row, row
+from bn_ext._bench import LAYOUTS, OPS, PEERS, SHAPES, WORK, Case, Row, Shape, row
 from bn_ext._cli.usage import UsageError, as_seconds, as_shape, as_whole
 from bn_ext._dtypes import DTYPES, dtype_of
 from bn_ext._runtime import _processor, get_isa, spelled
 from bn_ext._version import __version__
-
-__all__ = ["BENCH", "WORDS", "add_options", "bench", "cases_of", "show", "table"]
-
-BENCH = """Time bn_ext on this CPU, next to the NumPy formula and, if it is installed, torch. Each
-call stands behind other work of NumPy (--behind), as in programs: a pass over a million elements, a
-product of 256 x 256, or nothing. The packages share this process and take turns of 50 ms; one
-begins when no thread of another spins any more. Operations (--op): the gradient in training, the
-forward pass in training and in inference."""
 
 WORDS = """used: threads in a call; ms: median time of a call; shortest: the shortest, much
 less if other programs are running; GB/s: bytes read and written, each tensor
@@ -113,6 +103,12 @@ def show(rows: Iterable[Row], peers: Collection[str]) -> None:
 
 
 def bench(options: argparse.Namespace) -> int:
+    """Time bn_ext on this CPU, next to the NumPy formula and, if it is installed, torch. Each call
+    stands behind other work of NumPy (--behind), as in programs: a pass over a million elements, a
+    product of 256 x 256, or nothing. The packages share this process and take turns of 50 ms; one
+    begins when no thread of another spins any more. Operations (--op): the gradient in training,
+    the forward pass in training and in inference.
+    """
     peers, cases = dict(PEERS), cases_of(options, options.shapes or SHAPES)
     show((row(case, peers, options.seconds) for case in cases), peers)
     return 0

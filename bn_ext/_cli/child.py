@@ -1,13 +1,13 @@
 """Cases that call a function in a process of its own, since it may crash."""
 
+import multiprocessing
 import os
 import pickle
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, cast
+from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 
@@ -15,15 +15,7 @@ from bn_ext._cli.usage import UsageError
 from bn_ext.testing._cases import Case
 from bn_ext.testing._report import Finding, Report, tried
 
-__all__ = ["run", "work"]
-
 MOST = 5  # crashes; further cases are left out
-CODE = """
-import sys, pickle
-sys.path[:] = pickle.load(sys.stdin.buffer)
-from bn_ext._cli.child import work
-work()
-"""
 
 
 def run(load: Callable[[], Any], cases: Callable[[], Iterable[Case]], **how: Any) -> Report:
@@ -31,16 +23,16 @@ def run(load: Callable[[], Any], cases: Callable[[], Iterable[Case]], **how: Any
     load() returns the function; it and cases() may raise UsageError.
     """
     report, first = Report(arithmetic=how["arithmetic"]), 0
+    processes = multiprocessing.get_context("spawn")
     for _ in range(MOST):
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        child = subprocess.Popen([sys.executable, "-c", CODE], **pipes)  # type: ignore[call-overload]
+        pipe, end = processes.Pipe(duplex=False)
+        child = processes.Process(target=work, args=(end, load, cases, first, how))
+        child.start()
+        end.close()
         name = ""
         try:
-            with child.stdin as file:
-                pickle.dump(sys.path, file)
-                pickle.dump((load, cases, first, how), file)
             while True:
-                what, found = pickle.load(child.stdout)
+                what, found = pipe.recv()
                 if what == "failed":
                     raise UsageError(found)
                 if what == "done":
@@ -50,13 +42,13 @@ def run(load: Callable[[], Any], cases: Callable[[], Iterable[Case]], **how: Any
                 else:
                     report.findings.extend(found[0])
                     report.differing.extend([found[1]] if found[1] else [])
-        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
-            child.wait(10)
+        except (EOFError, OSError, pickle.UnpicklingError):
+            child.join(10)
         finally:
             child.kill()
-            child.wait()
-            child.stdout.close()
-        status = child.returncode
+            child.join()
+            pipe.close()
+        status = child.exitcode or 0
         ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
         reason = f"crashed ({ended})"
         if not name:
@@ -69,25 +61,22 @@ def run(load: Callable[[], Any], cases: Callable[[], Iterable[Case]], **how: Any
     return report
 
 
-def work() -> None:
-    """Write which case comes next, and what was found; what the function prints is an error's."""
+def work(
+    end: Connection, load: Callable[[], Any], cases: Callable[[], Iterable[Case]], first: int,
+    how: dict[str, Any],
+) -> None:  # fmt: skip
+    """Send which case comes next, and what was found; what the function prints is an error's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process ends it
-    load, cases, first, how = pickle.load(sys.stdin.buffer)
-    out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 
-    def write(what: str, found: Any) -> None:
-        pickle.dump((what, found), out)
-        out.flush()
-
     def announced() -> Iterator[Case]:
-        for case in islice(cast("Iterable[Case]", cases()), first, None):
-            write("case", case.name)
+        for case in islice(cases(), first, None):
+            end.send(("case", case.name))
             yield case
 
     try:
         for found in tried(load(), announced(), **how):
-            write("found", found)
-        write("done", None)
+            end.send(("found", found))
+        end.send(("done", None))
     except UsageError as error:
-        write("failed", str(error))
+        end.send(("failed", str(error)))

@@ -7,14 +7,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bn_ext._cli.bench import BENCH, WORDS, add_options, bench
-from bn_ext._cli.info import INFO, info
-from bn_ext._cli.reference import CASES, CHECK, add_judging, add_kinds, cases, check
+from bn_ext._cli.bench import WORDS, add_options, bench
+from bn_ext._cli.info import info
+from bn_ext._cli.reference import add_kinds, cases, check
 from bn_ext._cli.usage import UsageError
-from bn_ext._cli.verify import VERIFY, verify
+from bn_ext._cli.verify import verify
 from bn_ext._version import __version__
-
-__all__ = ["main"]
 
 EXIT = """Exit status: 0 on success; 1 if verify found a wrong bit, or check a wrong result; 2 for
 wrong usage (with no command, this help is printed), a missing package, a file or an output that
@@ -34,31 +32,27 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="{info,verify,bench,cases,check}")
 
     def add_command(run: Callable[..., int], said: str, **more: Any) -> Any:
-        command = commands.add_parser(run.__name__, help=said, **more)
+        command = commands.add_parser(run.__name__, help=said, description=run.__doc__, **more)
         command.set_defaults(run=run)
         return command.add_argument
 
-    add = add_command(info, "show the build, the CPU and the threads in use", description=INFO)
+    add = add_command(info, "show the build, the CPU and the threads in use")
     add("--json", action="store_true", help="print it as JSON")
     add("--with", dest="together_with", nargs="+", default=[], metavar="MODULE",
         help="import these first, to see which OpenMP runtimes they load")  # fmt: skip
 
-    same = "check that results have the same bits as on other CPUs"
-    add_command(verify, same, description=VERIFY)
+    add_command(verify, "check that results have the same bits as on other CPUs")
 
-    add = add_command(
-        bench, "time bn_ext on this CPU, next to NumPy and torch", description=BENCH, epilog=WORDS
-    )
-    add_options(add)
+    said = "time bn_ext on this CPU, next to NumPy and torch"
+    add_options(add_command(bench, said, epilog=WORDS))
 
-    add = add_command(cases, "write cases for kernels of your own as files", description=CASES)
+    add = add_command(cases, "write cases for kernels of your own as files")
     add("folder", metavar="DIR", help="where to write them")
     add_kinds(add, several=True)
 
-    add = add_command(check, "check results, or a Python function", description=CHECK)
+    add = add_command(check, "check results, or a Python function")
     add("what", metavar="DIR|MODULE:FUNCTION|FILE.py:FUNCTION", help="the folder, or the function")
     add_kinds(add, several=False)
-    add_judging(add)
     return top
 
 

@@ -9,11 +9,6 @@ import sys
 from bn_ext._cli.usage import UsageError
 from bn_ext._runtime import show_config
 
-__all__ = ["INFO", "info"]
-
-INFO = """Show the version, the instruction-set level, the number of threads and what sets it, the
-caches, and the OpenMP runtimes that are loaded."""
-
 POOLS = """warning: {} OpenMP runtimes are loaded. Each has its own threads, and idle threads that
 spin, waiting for work, slow down the others. If calls that alternate between them are slow,
 start Python with OMP_WAIT_POLICY=passive, or give one of them fewer threads (threadpoolctl,
@@ -21,6 +16,9 @@ num_threads=)."""
 
 
 def info(options: argparse.Namespace) -> int:
+    """Show the version, the instruction-set level, the number of threads and what sets it, the
+    caches, and the OpenMP runtimes that are loaded.
+    """
     for name in options.together_with:
         try:
             with contextlib.redirect_stdout(sys.stderr):

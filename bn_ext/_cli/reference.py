@@ -11,22 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from bn_ext._cli import child
-from bn_ext._cli.usage import UsageError, as_whole, writing
+from bn_ext._cli.usage import UsageError, as_whole
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing import _files as files
 from bn_ext.testing._cases import ARITHMETICS, LAYOUTS, Case, Kind, standard_cases
 from bn_ext.testing._report import said
-
-__all__ = ["CASES", "CHECK", "add_judging", "add_kinds", "cases", "check"]
-
-CASES = """Write the standard cases as .npy files: inputs, right results, the largest errors that
-pass, and manifest.json, which lists them. A program in any language writes its results beside them;
-`bn-ext check DIR` then judges these."""
-
-CHECK = """Judge results that a program wrote into DIR beside the files of `bn-ext cases`, each as
-the .npy file that the manifest names; or call a Python function with the standard cases, as
-bn_ext.testing.check_backward does, in a process of its own, which it may crash. A table shows each
-case's error in units of its limit."""
 
 KINDS = {
     "training": Kind("training"),
@@ -46,35 +35,33 @@ CALLS: dict[str, Any] = {"repeats": 1, "same_bits": False, "strided": False}
 
 
 def add_kinds(add: Callable[..., Any], *, several: bool) -> None:
-    """The options that choose cases."""
+    """The options that choose cases; unless of several operations, those of check as well."""
 
     def choose(name: str, said: str, **how: Any) -> None:
         add(*name.split(), default=argparse.SUPPRESS, help=said, **how)
 
+    flag = {"action": "store_true"}
     said, rest = ("any of", "all but the last") if several else ("a function computes", "backward")
     choose("--op", f"{said} {', '.join(KINDS)} (default: {rest})", nargs="+" if several else 1,
            choices=KINDS, metavar="OP")  # fmt: skip
     choose("--dtypes", f"any of {', '.join(DTYPES)} (default: float32)", nargs="+", choices=DTYPES,
            metavar="DTYPE")  # fmt: skip
     choose("--layout --data-format", "(default: NXC, channels last)", choices=LAYOUTS)
-    choose("--relu", "a ReLU follows (all but double-backward)", action="store_true")
-    choose("--quick", "without the cases of many elements", action="store_true")
+    choose("--relu", "a ReLU follows (all but double-backward)", **flag)
+    choose("--quick", "without the cases of many elements", **flag)
     choose("--skip", "leave out cases whose names contain a word, such as NaN", nargs="+",
            metavar="WORD")  # fmt: skip
-
-
-def add_judging(add: Callable[..., Any]) -> None:
-    """The options of check alone."""
-    how: dict[str, Any] = {"action": "store_true", "default": argparse.SUPPRESS}
+    if several:
+        return
     add("--arithmetic", choices=ARITHMETICS, default="float32",
         help="what passes: double (bn_ext's own limits), float32 (sums in the type of the data's "
         "arithmetic, in any order; default), any (src * scale + shift, and the like)")  # fmt: skip
-    add("--narrow", action="store_true", help="results may have a narrower dtype than the data")
-    add("--own-statistics", help="a gradient makes its own statistics", **how)
-    add("--repeats", type=as_whole, metavar="N", default=argparse.SUPPRESS,
-        help="call the function N times with each case, and say where bits differ")  # fmt: skip
-    add("--same-bits", help="fail where they do", **how)
-    add("--strided", help="pass arrays with gaps between their numbers", **how)
+    add("--narrow", help="results may have a narrower dtype than the data", **flag)
+    choose("--own-statistics", "a gradient makes its own statistics", **flag)
+    choose("--repeats", "call the function N times with each case, and say where bits differ",
+           type=as_whole, metavar="N")  # fmt: skip
+    choose("--same-bits", "fail where they do", **flag)
+    choose("--strided", "pass arrays with gaps between their numbers", **flag)
 
 
 def chosen(given: argparse.Namespace, **more: Any) -> Iterator[Case]:
@@ -99,15 +86,26 @@ def chosen(given: argparse.Namespace, **more: Any) -> Iterator[Case]:
 
 
 def cases(options: argparse.Namespace) -> int:
+    """Write the standard cases as .npy files: inputs, right results, the largest errors that pass,
+    and manifest.json, which lists them. A program in any language writes its results beside them;
+    `bn-ext check DIR` then judges these.
+    """
     folder = Path(options.folder)
-    with writing("DIR", folder):
+    try:
         count = files.write(folder, chosen(options, op=list(KINDS)[:5]))
+    except OSError as error:
+        raise UsageError(f"DIR {folder}: cannot be written ({error.strerror or error})") from None
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{count} cases, {size / 1e6:.2f} MB: {folder / files.MANIFEST}")
     return 0
 
 
 def check(options: argparse.Namespace) -> int:
+    """Judge results that a program wrote into DIR beside the files of `bn-ext cases`, each as the
+    .npy file that the manifest names; or call a Python function with the standard cases, as
+    bn_ext.testing.check_backward does, in a process of its own, which it may crash. A table shows
+    each case's error in units of its limit.
+    """
     absent: list[str] = []
     how = {"narrow": options.narrow, "arithmetic": options.arithmetic}
     if os.path.isdir(options.what):

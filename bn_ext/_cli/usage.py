@@ -3,19 +3,8 @@
 import argparse
 import math
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
-from bn_ext._bench.problems import Shape
-
-__all__ = [
-    "UsageError",
-    "as_seconds",
-    "as_shape",
-    "as_whole",
-    "writing",
-]
+from bn_ext._bench import Shape
 
 
 class UsageError(Exception):
@@ -49,15 +38,3 @@ def as_whole(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {text!r}")
     return int(text)
-
-
-@contextmanager
-def writing(option: str, path: Path) -> Iterator[None]:
-    """Name the option and the file if the system refuses to write."""
-    try:
-        yield
-    except BrokenPipeError:  # has an exit status of its own
-        raise
-    except OSError as error:
-        why = error.strerror or error
-        raise UsageError(f"{option} {path}: cannot be written ({why})") from None

@@ -13,8 +13,6 @@ import numpy as np
 
 from bn_ext import _core
 
-__all__ = ["Rules", "as_positive", "as_word"]
-
 #: Our names of arrays that are no vectors.
 _DATA = ("src", "diff_dst")
 

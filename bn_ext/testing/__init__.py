@@ -113,12 +113,7 @@ def check_forward(
     Returns
     -------
     Report
-        As for `check_backward`.
-
-    Raises
-    ------
-    AssertionError, TypeError, ValueError
-        As for `check_backward`.
+        As of `check_backward`, whose exceptions this function raises, too.
 
     Examples
     --------
@@ -305,12 +300,7 @@ def check_double_backward(
     Returns
     -------
     Report
-        As for `check_backward`.
-
-    Raises
-    ------
-    AssertionError, TypeError, ValueError
-        As for `check_backward`.
+        As of `check_backward`, whose exceptions this function raises, too.
 
     Examples
     --------

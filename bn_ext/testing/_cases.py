@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,6 @@ from numpy.typing import NDArray
 from bn_ext import _core
 from bn_ext._dtypes import DTYPES, dtype_of
 from bn_ext.testing import _formulas as formulas, _limits as limits, _weaker as weaker
-
-__all__ = [
-    "ARITHMETICS", "LAYOUTS", "OLD", "OLD_WEIGHT", "OPERANDS", "RECIPES", "RESULTS", "TENSORS",
-    "Case", "Exact", "Kind", "as_set", "standard_cases",
-]  # fmt: skip
 
 Array = NDArray[Any]
 #: {result: (its right values; the largest errors that pass, for each of ARITHMETICS)}, in long
@@ -105,14 +100,15 @@ class Case:
         0 for "double" and else Inf, if sums may give NaN in place of an Inf. Any other Inf: nothing
         can be said, since the channel comes near overflow or the arithmetic may give anything.
         """
-        rule, kind, axis = RULES[self.kind.operation], self.kind, self.axis
+        kind = self.kind
         with _core.DefaultMode():
             arrays = self._judged_arrays()
-            how = {"epsilon": self.epsilon, "axis": axis, "wide": np.longdouble}
-            formula = partial(rule.formula, *arrays.values(), **how, **rule.options(self))
+            how = {"epsilon": self.epsilon, "axis": self.axis, "wide": np.longdouble}
+            function = getattr(formulas, f"batch_norm_{kind.operation}")
+            formula = partial(function, *arrays.values(), **how, **_options(self))
             want: Any = formula()
             p = self._by_channel(arrays)
-            if rule.forward:
+            if kind.is_forward:
                 p.mean, p.variance = want.mean, want.variance
             values = want._asdict()
             own = kind.own_statistics or kind.operation == "training"
@@ -120,14 +116,13 @@ class Case:
                 weaker.start(p, self.data, folded=folded, from_batch=own)
                 for folded in (False, True)
             ]
-            bounds = [rule.bounds(want, self)]
-            bounds += [rule.weaker(start, p, formula, self) for start in starts]
+            bounds = [_bounds(want, self), *(_weaker(start, p, formula, self) for start in starts)]
             known = self._known(p, want)
             if "running_mean" in self.results:
                 for each in bounds:
                     self._update(values, each)
             names = [name for name in self.results if name in bounds[0]]
-            if rule.forward and not self.src.size:
+            if kind.is_forward and not self.src.size:
                 names = ["dst"]  # specifications differ in what the statistics are
             return {
                 name: (values[name], self._limits(name, values[name], bounds, known, starts))
@@ -144,13 +139,12 @@ class Case:
 
     def _known(self, p: Any, want: Any) -> Any:
         """(C,): Can anything be said of a channel?"""
-        rule, twice = RULES[self.kind.operation], self.kind.operation == "double_backward"
-        known = rule.holds(p, want, self)
+        known, twice = _holds(p, want, self), self.kind.operation == "double_backward"
         # If an operand is not finite, neither are right results; but diff_diff_* times Inf: nobody
         # says what.
         finite = (lambda a: a == a) if twice else np.isfinite
         more = [formulas.by_channel(a, self.axis) for a in self.more.values()]
-        given = [want.scale] if rule.forward else [limits.rstd_of(p)]
+        given = [want.scale] if self.kind.is_forward else [limits.rstd_of(p)]
         for a in (*given, *vars(p).values(), *more):
             if np.ndim(a):
                 known |= ~finite(a.astype(np.longdouble)).reshape(len(a), -1).all(axis=1)
@@ -212,41 +206,33 @@ class Case:
         return SimpleNamespace(**found)
 
 
-class Rule(NamedTuple):
-    """What is right for an operation, and how far off a result may be."""
-
-    formula: Callable[..., Any]
-    #: What it is given besides arrays and epsilon.
-    options: Callable[[Case], dict[str, Any]]
-    #: {result: a bound}, of what the formula returned.
-    bounds: Callable[[Any, Case], dict[str, Any]]
-    #: (C,), of operands by channel: do the bounds hold?
-    holds: Callable[[Any, Any, Case], Any]
-    #: {result: a bound} of weaker arithmetic, from its start, operands by channel and the formula.
-    weaker: Callable[[weaker.Start, Any, Callable[..., Any], Case], dict[str, Any]]
-    forward: bool = False
-
-
-def _added(case: Case) -> dict[str, Any]:
-    return {"src_1": case.more.get("src_1"), "relu": case.kind.relu}
-
-
-def _gated(case: Case) -> dict[str, Any]:
+def _options(case: Case) -> dict[str, Any]:
+    """What the formula is given besides arrays and epsilon."""
+    if case.kind.is_forward:
+        return {"src_1": case.more.get("src_1"), "relu": case.kind.relu}
     gate = {"gate": ~(case.more["dst"] <= 0)} if "dst" in case.more else {}
     return {"is_training": case.kind.is_training, **gate}
 
 
-def _of_dst(want: Any, case: Case) -> dict[str, Any]:
-    from_batch = case.kind.operation == "training"
-    how = {"from_batch": from_batch, "added": case.kind.add}
-    return {"dst": limits.dst_bound(want, case.data, case.axis, **how)}
+def _bounds(want: Any, case: Case) -> dict[str, Any]:
+    """{result: a bound}, of what the formula returned."""
+    kind, data = case.kind, case.data
+    if kind.operation == "double_backward":
+        return limits.second_bounds(want, data)
+    if kind.operation == "backward":
+        bounds = limits.gradient_bounds(want, data, is_training=kind.is_training)
+        return {**bounds, "diff_src_1": 0.0}
+    from_batch = kind.operation == "training"
+    dst = limits.dst_bound(want, data, case.axis, from_batch=from_batch, added=kind.add)
+    return {"dst": dst, **(limits.statistics_bounds(want, data) if from_batch else {})}
 
 
-def _forward_holds(p: Any, want: Any, case: Case) -> Any:
-    return limits.forward_holds(p, want, case.axis, case.data)
-
-
-def _second_holds(p: Any, want: Any, case: Case) -> Any:
+def _holds(p: Any, want: Any, case: Case) -> Any:
+    """(C,), of operands by channel: do the bounds hold?"""
+    if case.kind.is_forward:
+        return limits.forward_holds(p, want, case.axis, case.data)
+    if case.kind.operation == "backward":
+        return limits.gradient_holds(p, want, case.data)
     good = limits.second_holds(p, want, case.data)
     for terms in want[3:]:
         sizes = formulas.by_channel(terms, case.axis) if terms.ndim > 1 else terms[:, None]
@@ -254,41 +240,16 @@ def _second_holds(p: Any, want: Any, case: Case) -> Any:
     return good
 
 
-def _forward_weaker(
-    start: weaker.Start, p: Any, formula: Callable[..., Any], case: Case
-) -> dict[str, Any]:
-    src_1 = formulas.by_channel(case.more["src_1"], case.axis) if case.more else np.longdouble(0)
-    bounds = weaker.forward_bounds(start, p, src_1.astype(np.longdouble))
-    return {**bounds, "dst": formulas.as_before(bounds["dst"], case.src, case.axis)}
-
-
-RULES = {
-    "training": Rule(
-        formulas.batch_norm_training, _added,
-        lambda want, case: limits.statistics_bounds(want, case.data) | _of_dst(want, case),
-        _forward_holds, _forward_weaker, forward=True,
-    ),
-    "inference": Rule(
-        formulas.batch_norm_inference, _added, _of_dst, _forward_holds, _forward_weaker,
-        forward=True,
-    ),
-    "backward": Rule(
-        formulas.batch_norm_backward, _gated,
-        lambda want, case: {
-            **limits.gradient_bounds(want, case.data, is_training=case.kind.is_training),
-            "diff_src_1": 0.0,
-        },
-        lambda p, want, case: limits.gradient_holds(p, want, case.data),
-        lambda start, p, formula, case: weaker.gradient_bounds(
-            start, p, formula, case.axis, is_training=case.kind.is_training
-        ),
-    ),
-    "double_backward": Rule(
-        formulas.batch_norm_double_backward, lambda case: {"is_training": case.kind.is_training},
-        lambda want, case: limits.second_bounds(want, case.data), _second_holds,
-        lambda start, p, formula, case: weaker.double_backward_bounds(start, p, formula, case.axis),
-    ),
-}  # fmt: skip
+def _weaker(start: weaker.Start, p: Any, formula: Callable[..., Any], case: Case) -> dict[str, Any]:
+    """{result: a bound} of weaker arithmetic, from its start and operands by channel."""
+    kind, axis = case.kind, case.axis
+    if kind.is_forward:
+        src_1 = formulas.by_channel(case.more["src_1"], axis) if case.more else np.longdouble(0)
+        bounds = weaker.forward_bounds(start, p, src_1.astype(np.longdouble))
+        return {**bounds, "dst": formulas.as_before(bounds["dst"], case.src, axis)}
+    if kind.operation == "backward":
+        return weaker.gradient_bounds(start, p, formula, axis, is_training=kind.is_training)
+    return weaker.double_backward_bounds(start, p, formula, axis)
 
 
 # ---- data ----------------------------------------------------------------------------
@@ -490,6 +451,10 @@ class Kind:
             raise ValueError(f"data_format: expected NXC or NCX, got {got}")
 
     @property
+    def is_forward(self) -> bool:
+        return self.operation in ("training", "inference")
+
+    @property
     def axis(self) -> int:
         """The channels'."""
         return 1 if self.data_format == "NCX" else -1
@@ -541,7 +506,7 @@ class Kind:
 
         arrays = {name: cast(name) for name in OPERANDS[self.operation]}
         case = Case(name, self, arrays, draw.epsilon)
-        if self.operation in ("training", "inference"):
+        if self.is_forward:
             return replace(case, more={"src_1": cast("src_1")} if self.add else {})
         if not self.relu:
             return case

@@ -20,8 +20,6 @@ from bn_ext.testing._cases import ARITHMETICS, Case
 from bn_ext.testing._limits import half_ulp
 from bn_ext.testing._report import Finding, Report, as_array, compared, said
 
-__all__ = ["MANIFEST", "ManifestError", "check", "write"]
-
 MANIFEST = "manifest.json"
 VERSION = 2
 
@@ -122,54 +120,50 @@ def check(
     if type(version) is not int or version != VERSION:
         raise ManifestError(path, f"expected format {VERSION}, got {version!r}; write it anew")
     report = Report(arithmetic=arithmetic)
+
+    def below(*parts: str) -> Path:
+        for given in parts:
+            part = PurePath(given)
+            if part.anchor or ".." in part.parts or not part.parts:
+                raise ManifestError(path, f"expected a path below {folder}, got {given!r}")
+        return folder.joinpath(*parts)
+
     try:
-        #: (the case's folder, what it is a result of, its name, its files, the dtype of the data,
-        #: the layout)
-        outputs = [
-            (case["folder"], case["folder"].partition("/")[0], name, files, case["dtype"],
-             case["attributes"]["data_format"])
-            for case in entries
-            for name, files in case["outputs"].items()
-        ]  # fmt: skip
-        for place, _, _, files, *_ in outputs:
-            limits = [files["limits"][kind] for kind in ARITHMETICS]
-            for given in (place, files["expected"], *limits, files["result"]):
-                part = PurePath(given)
-                if part.anchor or ".." in part.parts or not part.parts:
-                    raise ManifestError(path, f"expected a path below {folder}, got {given!r}")
-            if not (folder / place).is_dir():
+        #: {(operator, result): its cases, with the paths of results, and of what is known}
+        outputs: dict[tuple[str, str], list[tuple[Any, Path, list[Path]]]] = {}
+        for case in entries:
+            place, group = case["folder"], case["folder"].partition("/")[0]
+            if not below(place).is_dir():
                 raise ManifestError(folder / place, "is missing")
-        there = {
-            (group, name)
-            for place, group, name, files, *_ in outputs
-            if (folder / place / files["result"]).exists()
-        }
+            for name, files in case["outputs"].items():
+                limits = [files["limits"][kind] for kind in ARITHMETICS]
+                known = [below(place, file) for file in (files["expected"], *limits)]
+                found = outputs.setdefault((group, name), [])
+                found.append((case, below(place, files["result"]), known))
+        results = [(of, each[1]) for of, some in outputs.items() for each in some]
+        there = {of for of, result in results if result.exists()}
         if not there:
-            such = [
-                f", such as {place}/{files['result']}" for place, _, _, files, *_ in outputs[:1]
-            ]
+            such = [f", such as {result.relative_to(folder)}" for _, result in results[:1]]
             raise ManifestError(folder, "has no results" + "".join(such))
-        for place, group, name, files, data, layout in outputs:
-            if (group, name) not in there:
-                continue
-            right = _loaded(folder / place / files["expected"], "float64")
-            limits = []
-            for kind in ARITHMETICS:
-                limits.append(_loaded(folder / place / files["limits"][kind], "float64"))
-                if limits[-1].shape != right.shape or not (limits[-1] >= 0).all():
-                    text = f"expected numbers >= 0 in shape {right.shape}"
-                    raise ManifestError(folder / place / files["limits"][kind], text)
-            try:
-                result = _loaded(folder / place / files["result"], data)
-            except ManifestError as error:
-                found = Finding(place, name, np.inf, reason=error.args[1], verdict="wrong")
-            else:
-                found = compared(
-                    place, name, result, right, np.array(limits), data=data,
-                    axis=1 if layout == "NCX" else -1, arithmetic=arithmetic, narrow=narrow,
-                )  # fmt: skip
-            report.findings.append(found)
+        for of in filter(there.__contains__, outputs):
+            for case, file, known in outputs[of]:
+                right, *limits = (_loaded(path, "float64") for path in known)
+                for where, limit in zip(known[1:], limits, strict=True):
+                    if limit.shape != right.shape or not (limit >= 0).all():
+                        text = f"expected numbers >= 0 in shape {right.shape}"
+                        raise ManifestError(where, text)
+                name, data, layout = of[1], case["dtype"], case["attributes"]["data_format"]
+                try:
+                    result = _loaded(file, data)
+                except ManifestError as error:
+                    wrong = {"reason": error.args[1], "verdict": "wrong"}
+                    judged = Finding(case["folder"], name, np.inf, **wrong)
+                else:
+                    judged = compared(
+                        case["folder"], name, result, right, np.array(limits), data=data,
+                        axis=1 if layout == "NCX" else -1, arithmetic=arithmetic, narrow=narrow,
+                    )  # fmt: skip
+                report.findings.append(judged)
     except (KeyError, TypeError, AttributeError, ValueError, OSError) as error:
         raise ManifestError(path, f"does not describe these files ({said(error)})") from None
-    absent = {(group, name) for _, group, name, *_ in outputs} - there
-    return report, [" ".join(each) for each in sorted(absent)]
+    return report, [" ".join(of) for of in sorted(outputs.keys() - there)]

@@ -10,11 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "Normalized", "Reference", "Second", "as_before", "as_subtracted", "batch_norm_backward",
-    "batch_norm_double_backward", "batch_norm_inference", "batch_norm_training", "by_channel",
-]  # fmt: skip
-
 
 class Reference(NamedTuple):
     """The gradients, and the sizes of the terms that their error bounds are made of."""
@@ -71,20 +66,8 @@ def as_subtracted(mean, src):
 
 
 def accurate_sum(terms):
-    """Sum the last axis to length 1: add halves, and record what each addition loses."""
-    if terms.shape[-1] == 0:
-        return np.zeros((*terms.shape[:-1], 1), terms.dtype)
-    lost = np.zeros_like(terms)
-    while terms.shape[-1] > 1:
-        half = (terms.shape[-1] + 1) // 2
-        a, b = terms[..., :half], np.zeros_like(terms[..., :half])
-        b[..., : terms.shape[-1] - half] = terms[..., half:]
-        total = a + b
-        added = total - a
-        missed = (a - (total - added)) + (b - added) + lost[..., :half]
-        missed[..., : terms.shape[-1] - half] += lost[..., half:]
-        terms, lost = total, missed
-    return np.where(np.isfinite(lost), terms + lost, terms)
+    """Sum the last axis to length 1, in pairs of sums: so NumPy adds what is contiguous."""
+    return np.ascontiguousarray(terms).sum(axis=-1, keepdims=True)
 
 
 def as_before(rows: Any, like: Any, axis: int) -> Any:
@@ -113,9 +96,7 @@ def moments(x):
     return pivot, mean, rest - mean
 
 
-def batch_norm_training(
-    src, gamma=None, beta=None, *, epsilon, axis=-1, src_1=None, relu=False, wide=np.float64
-):
+def batch_norm_training(src, gamma=None, beta=None, *, axis=-1, wide=np.float64, **more):
     """Normalize with the batch's own statistics; everything in `wide`."""
     x = by_channel(src, axis).astype(wide)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -123,26 +104,21 @@ def batch_norm_training(
         variance = accurate_sum(xc * xc) / x.shape[1]
         near = as_subtracted(pivot + offset, src)
         low = (pivot - near) + offset
-    return normalized(
-        src, x - near, pivot + offset, low, variance, gamma, beta,
-        epsilon=epsilon, axis=axis, src_1=src_1, relu=relu, wide=wide,
-    )  # fmt: skip
+    return normalized(src, x - near, pivot + offset, low, variance, gamma, beta, axis, wide, **more)
 
 
 def batch_norm_inference(
-    src, mean, variance, gamma=None, beta=None, *, epsilon, axis=-1, src_1=None, relu=False,
-    wide=np.float64,
-):  # fmt: skip
+    src, mean, variance, gamma=None, beta=None, *, axis=-1, wide=np.float64, **more
+):
     """Normalize with the statistics that are given."""
     x = by_channel(src, axis).astype(wide)
     mean, variance = column(mean, wide, 0), column(variance, wide, 0)
-    return normalized(
-        src, x - mean, mean, 0 * mean, variance, gamma, beta,
-        epsilon=epsilon, axis=axis, src_1=src_1, relu=relu, wide=wide,
-    )  # fmt: skip
+    return normalized(src, x - mean, mean, 0 * mean, variance, gamma, beta, axis, wide, **more)
 
 
-def normalized(src, x_near, mean, low, variance, gamma, beta, *, epsilon, axis, src_1, relu, wide):
+def normalized(
+    src, x_near, mean, low, variance, gamma, beta, axis, wide, *, epsilon, src_1=None, relu=False
+):
     """Scale, shift, add src_1, apply the ReLU."""
     with np.errstate(divide="ignore", invalid="ignore"):
         spread = variance + wide(epsilon)

@@ -11,13 +11,6 @@ import numpy as np
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing import _formulas as formulas
 
-__all__ = [
-    "DST_PRODUCT", "DST_SHIFT", "MEAN", "MERGED_MEAN", "SECOND", "SUM", "VARIANCE",
-    "arithmetic", "distance", "dst_bound", "forward_holds", "gradient_bounds", "gradient_holds",
-    "gradient_open", "half_ulp", "second_bounds", "second_holds", "smallest", "statistics_bounds",
-    "sum_bounds", "tops", "unit",
-]  # fmt: skip
-
 #: Roundings on the longest path from exact operands to diff_src, in training and with frozen
 #: statistics, plus one for terms of higher order.
 DIFF_SRC, FROZEN_DIFF_SRC = 8, 3
@@ -71,28 +64,21 @@ def distance(got: Any, exact: Any) -> Any:
 # ---- backward -------------------------------------------------------------------------
 
 
-def sum_bounds(want: Any, data: str, parts: int = 1) -> dict[str, Any]:
-    """Bounds of diff_gamma and diff_beta; `parts`: partial sums that were added up in float64."""
-    ku = np.longdouble(unit(arithmetic(data))) * (
-        SUM[arithmetic(data)] + (parts - 1) * (data == "float64")
-    )
-    return {
-        "diff_gamma": ku * abs(want.gamma_terms).sum(axis=1)
-        + smallest(data) * (UNDERFLOW + want.gamma_tiny),
-        "diff_beta": ku * abs(want.beta_terms).sum(axis=1),
-    }
-
-
 def gradient_bounds(
     want: Any, data: str, *, is_training: bool = True, parts: int = 1
 ) -> dict[str, Any]:
-    """Bounds of a whole gradient; `parts` as in sum_bounds."""
-    u = np.longdouble(unit(arithmetic(data)))
+    """Bounds of a gradient; `parts`: partial sums that were added up in float64."""
+    u, least = np.longdouble(unit(arithmetic(data))), smallest(data)
     k = SUM[arithmetic(data)] + (parts - 1) * (data == "float64")
     a = DIFF_SRC if is_training else FROZEN_DIFF_SRC
     bound = u * (a * want.diff_src_terms + k * want.diff_src_sums)
     bound = bound + UNDERFLOW * smallest(data) * want.diff_src_tiny
-    return {"diff_src": bound, **sum_bounds(want, data, parts)}
+    return {
+        "diff_src": bound,
+        "diff_gamma": k * u * abs(want.gamma_terms).sum(axis=1)
+        + least * (UNDERFLOW + want.gamma_tiny),
+        "diff_beta": k * u * abs(want.beta_terms).sum(axis=1),
+    }
 
 
 # ---- forward --------------------------------------------------------------------------

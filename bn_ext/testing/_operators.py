@@ -8,8 +8,6 @@ import numpy as np
 from bn_ext import _core
 from bn_ext.testing._cases import OLD, OLD_WEIGHT, OPERANDS, Kind
 
-__all__ = ["OPERATORS", "PACKAGES", "as_operator"]
-
 
 class Operator(NamedTuple):
     """An operator, which in TensorFlow may have a mode for inference as well."""

@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,10 +13,6 @@ from bn_ext import _core
 from bn_ext._dtypes import DTYPES, dtype_of
 from bn_ext.testing._cases import ARITHMETICS, TENSORS, Case
 from bn_ext.testing._limits import arithmetic as number_of, distance, half_ulp
-
-__all__ = [
-    "Finding", "Report", "as_array", "called", "compared", "judged", "run", "said", "tried",
-]  # fmt: skip
 
 #: A case's verdict is the first of these that one of its results has; the first four fail.
 VERDICTS = "crashed", "raised", "wrong", "weaker", "not judged", "refused", "right"
@@ -76,15 +73,10 @@ class Report:
     @property
     def summary(self) -> str:
         """How many cases have each verdict, on a line."""
-        counts: dict[str, int] = {}
-        kinds: dict[str, int] = {}
-        for worst, *_ in self._cases().values():
-            counts[worst.verdict] = counts.get(worst.verdict, 0) + 1
-            if worst.verdict == "weaker":
-                kind = ARITHMETICS[worst.arithmetic]
-                kinds[kind] = kinds.get(kind, 0) + 1
-        alone = len(kinds) == 1
-        named = ", ".join(name if alone else f"{n} {name}" for name, n in kinds.items())
+        worst = [each for each, *_ in self._cases().values()]
+        counts = Counter(each.verdict for each in worst)
+        kinds = Counter(ARITHMETICS[each.arithmetic] for each in worst if each.verdict == "weaker")
+        named = ", ".join(name if len(kinds) == 1 else f"{n} {name}" for name, n in kinds.items())
         order = ("wrong", "weaker", "raised", "crashed", "refused", "not judged", "right")
         return ", ".join(
             f"{counts[verdict]} {verdict}" + f" ({named})" * (verdict == "weaker")

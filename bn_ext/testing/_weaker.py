@@ -18,8 +18,6 @@ from bn_ext.testing._limits import arithmetic, rstd_of
 #: Without types of its own.
 formulas: Any = _formulas
 
-__all__ = ["PATH", "RSTD", "Start", "double_backward_bounds", "forward_bounds", "gradient_bounds"]
-
 #: Roundings on a path to a result: those of rstd, from variance + epsilon; and, a sum's terms
 #: aside, all others.
 RSTD, PATH = 8, 16

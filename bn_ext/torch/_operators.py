@@ -22,9 +22,6 @@ from bn_ext import _core
 from bn_ext._gated import gated_double_backward, workspace_size
 from bn_ext._sums import GradientSums, Statistics, total_of
 
-__all__ = ["FLOATS", "call_batch_norm"]
-
-
 # ---- tensors as arrays, and the options of every call -------------------------------------------
 
 _WORDS = _core.Words({

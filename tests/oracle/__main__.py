@@ -1,7 +1,7 @@
 """Compare the kernels of every formula, at every level, with NumPy doing the same arithmetic.
 
     python tests/oracle [--seed N]        about half a minute
-    python tests/oracle --digests         digests of whole calls, for bn_ext/_cli/whole_calls.py
+    python tests/oracle --digests         digests of whole calls, for bn_ext/_cli/verify.py
 
 For many lengths, alignments, numbers of rows and kinds of values. It ends at the first wrong bit.
 """
@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 
 import bn_ext
-from bn_ext._cli import whole_calls
+from bn_ext._cli import verify
 from bn_ext._runtime import spelled
 
 sys.path.append(str(Path(__file__).parent.parent))
@@ -22,8 +22,8 @@ from oracle.kernels import WrongBitsError, check_kernels
 
 def print_digests() -> None:
     """Print new contents for DIGESTS, from the lowest level, after a change of the arithmetic."""
-    found = whole_calls.digests(bn_ext.available_isas()[0])
-    for mode in whole_calls.DIGESTS:
+    found = verify.digests(bn_ext.available_isas()[0])
+    for mode in verify.DIGESTS:
         print(f'    "{mode}": "{" ".join(found[f"{name} {mode}"] for name in DTYPES)}",')
 
 

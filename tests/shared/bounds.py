@@ -14,7 +14,6 @@ from bn_ext.testing._limits import (
     half_ulp,
     second_bounds,
     statistics_bounds,
-    sum_bounds,
     unit,
 )
 
@@ -48,7 +47,7 @@ def short(data):
 
 def sum_errors(gamma_sum, beta_sum, want, data, vector=None, parts=1):
     """{output: Error} of sums rounded to `vector` (None: to doubles, which is not counted)."""
-    bounds = sum_bounds(want, data, parts)
+    bounds = gradient_bounds(want, data, parts=parts)
     return {
         "diff_gamma": error_of(gamma_sum, want.diff_gamma, bounds["diff_gamma"], vector),
         "diff_beta": error_of(beta_sum, want.diff_beta, bounds["diff_beta"], vector),

@@ -2,12 +2,12 @@
 
 import os
 
-from bn_ext._bench import peers
+from bn_ext import _bench
 
 
 def twice(problem):
     """Makes bn_ext's call twice."""
-    call = peers.bn_ext_call(problem)
+    call = _bench.bn_ext_call(problem)
     return lambda: (call(), call())
 
 

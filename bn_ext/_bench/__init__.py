@@ -1,1 +1,0 @@
-"""What `bn-ext bench` measures: problems, peers, times. The repository's benchmarks add to it."""
