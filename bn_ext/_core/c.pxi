@@ -103,11 +103,11 @@ cdef extern from "base/machine.h" nogil:
     cpdef void set_cache_sizes "bn_set_cache_sizes"(int64_t l2, int64_t last_level)
 
 
-cdef extern from "base/blocks.h" nogil:
+cdef extern from "base/parked.h" nogil:
     enum:
-        BN_BLOCK_BYTES
-    void *bn_take_block(size_t bytes)
-    void bn_park_block(void *block)
+        BN_WORTH_PARKING
+    void *bn_take_memory(size_t bytes)
+    void bn_park_memory(void *memory)
     c_bool bn_release_parked()
     cpdef void set_parked_limit "bn_set_parked_limit"(int64_t bytes)
     cpdef int64_t parked_limit "bn_parked_limit"()
@@ -146,9 +146,9 @@ cdef extern from "arrays/axes.h" nogil:
     void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes)
     ptrdiff_t bn_bytes_of_axes(int ndim)
     void bn_write_axes(const bn_view *src, int channel_axis, const bn_axes *axes,
-                        unsigned char *to)
+                       unsigned char *to)
     c_bool bn_read_axes(const unsigned char *order, const bn_view *src, int channel_axis,
-                         bn_axes *axes)
+                        bn_axes *axes)
     c_bool bn_follows(const bn_view *view, const bn_axes *axes)
     void bn_set_axes(bn_problem *p, const bn_view *views, const bn_axes *axes,
                      int channel_axis)
