@@ -102,11 +102,11 @@ cdef extern from "base/machine.h" nogil:
     cpdef void set_cache_sizes "bn_set_cache_sizes"(int64_t l2, int64_t last_level)
 
 
-cdef extern from "base/blocks.h" nogil:
+cdef extern from "base/parked.h" nogil:
     enum:
-        BN_BLOCK_BYTES
-    void *bn_take_block(size_t bytes)
-    void bn_park_block(void *block)
+        BN_WORTH_PARKING
+    void *bn_take_memory(size_t bytes)
+    void bn_park_memory(void *memory)
     c_bool bn_release_parked()
     cpdef void set_parked_limit "bn_set_parked_limit"(int64_t bytes)
     cpdef int64_t parked_limit "bn_parked_limit"()

@@ -95,7 +95,7 @@ cdef enum:
 @cython.final
 @cython.auto_pickle(False)  # a copy would release the same memory again
 cdef class Block:
-    """The memory of a large result (src_c/base/blocks.h), and the `base` of its array."""
+    """The memory of a large result (src_c/base/parked.h), and the `base` of its array."""
 
     cdef char *data
     cdef Py_ssize_t size
@@ -107,7 +107,7 @@ cdef class Block:
     def __dealloc__(self):
         if self.data != NULL:
             PyTraceMalloc_Untrack(TRACE_DOMAIN, <uintptr_t>self.data)
-            bn_park_block(self.data)
+            bn_park_memory(self.data)
 
 
 cdef enum:
@@ -132,7 +132,7 @@ cdef object new_array(object shape, object dtype, Call c, Py_ssize_t least):
     if bytes < least or parked_limit() == 0:
         return allocated(np_empty, shape, dtype)
     cdef Block block = Block.__new__(Block)
-    block.data, block.size = <char *>bn_take_block(bytes), bytes
+    block.data, block.size = <char *>bn_take_memory(bytes), bytes
     if block.data == NULL:
         # It may succeed once what is kept is released; its MemoryError names shape and dtype.
         return allocated(np_empty, shape, dtype)
@@ -176,7 +176,7 @@ cdef object new_results(Call c, tuple given):
         if has(c, role):
             continue
         if role < VECTORS:
-            pin_new(c, role, new_like_src(c, &c.axes_of_src, BN_BLOCK_BYTES))
+            pin_new(c, role, new_like_src(c, &c.axes_of_src, BN_WORTH_PARKING))
         elif c.vectors_wanted:
             c.vector_dtype[role - VECTORS] = new_vector_dtype(c)
             pin_new(c, role, allocated(np_empty, c.channels, DTYPE_OF_CODE[dtype_in_use(c, role)]))

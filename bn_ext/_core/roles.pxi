@@ -43,9 +43,9 @@ cdef enum:
 ctypedef bn_status (*c_entry)(const bn_problem *p) noexcept nogil
 
 # What is written, in the order of out and of the result; diff_src_1 only where it is wanted.
-cdef int[MOST_OUTPUTS] GRADIENTS = [DIFF_SRC, DIFF_GAMMA, DIFF_BETA, DIFF_SRC_1]
-cdef int[3] SECOND_GRADIENTS = [DIFF_SRC, DIFF_DIFF_DST, DIFF_GAMMA]
-cdef int[3] NORMALIZED = [DST, MEAN, VARIANCE]
+cdef int[MOST_OUTPUTS] BACKWARD_OUT = [DIFF_SRC, DIFF_GAMMA, DIFF_BETA, DIFF_SRC_1]
+cdef int[3] DOUBLE_BACKWARD_OUT = [DIFF_SRC, DIFF_DIFF_DST, DIFF_GAMMA]
+cdef int[3] FORWARD_OUT = [DST, MEAN, VARIANCE]
 cdef tuple NONE_GIVEN = (None,) * MOST_OUTPUTS
 
 
@@ -65,19 +65,19 @@ cdef enum:
 
 cdef Facts[ENTRIES] FACTS
 FACTS[BACKWARD] = Facts(
-    bn_backward, bn_backward_exactly, GRADIENT_DATA | STATISTICS, False, False, 3, &GRADIENTS[0])
+    bn_backward, bn_backward_exactly, GRADIENT_DATA | STATISTICS, False, False, 3, &BACKWARD_OUT[0])
 FACTS[BACKWARD_SUMS] = Facts(
     bn_backward_reduce, bn_backward_reduce_exactly, GRADIENT_DATA, True, False, 0, NULL)
 FACTS[TRAINING] = Facts(
-    bn_training, bn_training_exactly, 1 << SRC, False, True, 3, &NORMALIZED[0])
+    bn_training, bn_training_exactly, 1 << SRC, False, True, 3, &FORWARD_OUT[0])
 FACTS[TRAINING_SUMS] = Facts(
     bn_training_reduce, bn_training_reduce_exactly, 1 << SRC, True, True, 0, NULL)
-FACTS[RUNNING] = Facts(bn_training, NULL, 1 << SRC, False, True, 2, &NORMALIZED[1])
+FACTS[RUNNING] = Facts(bn_training, NULL, 1 << SRC, False, True, 2, &FORWARD_OUT[1])
 FACTS[INFERENCE] = Facts(
-    bn_inference, NULL, 1 << SRC | STATISTICS, False, True, 1, &NORMALIZED[0])
+    bn_inference, NULL, 1 << SRC | STATISTICS, False, True, 1, &FORWARD_OUT[0])
 FACTS[DOUBLE_BACKWARD] = Facts(
     bn_double_backward, NULL, GRADIENT_DATA | STATISTICS | 1 << DIFF_DIFF_SRC, False, False, 3,
-    &SECOND_GRADIENTS[0])
+    &DOUBLE_BACKWARD_OUT[0])
 # The types of results, by entry; None: the first array.
 cdef list RESULTS = [None] * ENTRIES
 RESULTS[BACKWARD] = BatchNormGradients

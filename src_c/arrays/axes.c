@@ -2,6 +2,7 @@
 #include "arrays/axes.h"
 
 #include "base/sizes.h"
+#include "call/order.h"
 
 /* ---- order -------------------------------------------------------------- */
 
@@ -37,7 +38,7 @@ void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes) {
             add_axis(axes, src->strides[axis] == 0 ? axis : moving[next++], channel_axis);
 }
 
-enum { CHANNELS = 128 }; /* marks the channel axis */
+enum { CHANNEL_MARK = 128 };
 
 static uint64_t hash_of_shape(const bn_view *view) {
     uint64_t hash = 0;
@@ -55,7 +56,7 @@ void bn_write_axes(const bn_view *src, int channel_axis, const bn_axes *axes, un
         if (src->shape[axis] == 1)
             order[n++] = axis;
     for (int k = 0; k < n; k++) {
-        to[2 * k] = (unsigned char)(order[k] == channel_axis ? order[k] | CHANNELS : order[k]);
+        to[2 * k] = (unsigned char)(order[k] == channel_axis ? order[k] | CHANNEL_MARK : order[k]);
         to[2 * k + 1] = (unsigned char)(hash >> 8 * (k % 8));
     }
 }
@@ -66,8 +67,8 @@ bool bn_read_axes(const unsigned char *order, const bn_view *src, int channel_ax
     axes->n = 0;
     axes->channel = -1;
     for (int k = 0; k < src->ndim; k++) {
-        const int axis = order[2 * k] & ~CHANNELS;
-        const bool marked = order[2 * k] & CHANNELS;
+        const int axis = order[2 * k] & ~CHANNEL_MARK;
+        const bool marked = order[2 * k] & CHANNEL_MARK;
         if (axis >= src->ndim || seen[axis] || marked != (axis == channel_axis) ||
             order[2 * k + 1] != (unsigned char)(hash >> 8 * (k % 8)))
             return false;

@@ -7,8 +7,7 @@
  * all others are its run.
  *
  * An operand that does not follow src's order (bn_follows) is copied to memory in that order. The
- * caller provides this memory: nothing here allocates, and nothing can fail.
- */
+ * caller provides this memory: nothing here allocates, and nothing can fail. */
 #pragma once
 
 #include <stddef.h>

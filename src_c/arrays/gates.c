@@ -90,7 +90,7 @@ void bn_make_bits(const bn_problem *p, const char *given, char *to) {
 
 bn_status bn_open_gate(bn_problem *p, const char *bits) {
     enum { MAY_BE_READ = 8 };
-    char *memory = take_memory((size_t)bn_bytes_of_bits(bn_elements(p)) + MAY_BE_READ);
+    char *memory = allocate((size_t)bn_bytes_of_bits(bn_elements(p)) + MAY_BE_READ);
     if (!memory)
         return BN_NO_MEMORY;
     bn_make_bits(p, bits, memory);

@@ -3,8 +3,7 @@
  * Bits are in the order of src's axes in memory, positions x channels x run, without gaps; the
  * first element has the lowest bit of the first byte. In a workspace, that order (bn_write_axes)
  * stands behind them: src may have another one when they are read. A ReLU stops elements that are 0
- * or less; all others pass, NaN too.
- */
+ * or less; all others pass, NaN too. */
 #pragma once
 
 #include "base/bn.h"

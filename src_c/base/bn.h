@@ -30,17 +30,8 @@
 
 #include "base/dtypes.h"
 
-/* Refuse old compilers here, before our code fails for lack of vector types or
- * __builtin_convertvector. */
-#if defined(__clang__)
-#if __clang_major__ < 14
-#error "bn_ext needs clang 14 or newer"
-#endif
-#elif defined(__GNUC__)
-#if __GNUC__ < 11
-#error "bn_ext needs gcc 11 or newer"
-#endif
-#else
+/* Refuse old compilers here, before our code fails for lack of vector types. */
+#if defined(__clang__) ? __clang_major__ < 14 : __GNUC__ < 11
 #error "bn_ext needs gcc 11, clang 14, or newer"
 #endif
 
@@ -95,14 +86,10 @@ typedef struct {
     bn_dtype dtype;
 } bn_vector;
 
-/* BN_WIDE_ENOUGH: channels that fill a row; 16-bit ones fill four 64-byte registers.
- * BN_ALWAYS_LONG: a run of so many elements is long, however many positions there are. */
-enum { BN_WIDE_ENOUGH = 128, BN_ALWAYS_LONG = 256 };
-
 /* A tensor of positions x channels x run. In an operand, a run's elements are contiguous.
  * Distances are in bytes; of the gate, which has no gaps, in bits. Channels too are contiguous,
- * unless runs have BN_ALWAYS_LONG elements. If runs have one element and channels are few (fewer
- * than BN_WIDE_ENOUGH), so are positions. */
+ * unless runs have BN_ALWAYS_LONG elements (order.h). If runs have one element and channels are
+ * fewer than BN_WIDE_ENOUGH, so are positions. */
 typedef struct {
     bn_dtype dtype;
     char *data[BN_OPERANDS];

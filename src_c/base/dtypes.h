@@ -1,4 +1,4 @@
-/* dtypes.h: the types an element may have, a line each. */
+/* dtypes.h: the types an element may have, a line each. channel.h reads and writes one element. */
 #pragma once
 
 #include <stdbool.h>

@@ -37,8 +37,7 @@ static inline int64_t greatest_common_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-/* A step of a hash. Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
- */
+/* A step of a hash: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014. */
 static inline uint64_t mixed(uint64_t x) {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;

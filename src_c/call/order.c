@@ -1,6 +1,6 @@
-/* order.c: which elements are added to which, and when: the forms, strands, groups and chunks of
- * sums, from the shape and the dtype alone. sum.c and kernels/ carry it out. docs/design.md has the
- * words, and lists what else can change a bit; plan.c cannot. There are three forms:
+/* order.c: the form, rows, stretches and chunks of sums, from the shape and the dtype alone. sum.c
+ * cuts a chunk into strands and blocks; kernels/loops.inc and runs.inc add blocks up by groups.
+ * docs/design.md has the words, and lists what else can change a bit. There are three forms:
  *
  *   CHANNELS_LAST      runs of one element (NXC). A row is one position's channels. Where
  *                      channels are few, several positions are read as one row, so that a
@@ -21,19 +21,15 @@
  *                          position 0  [c c c c c][c c c c c][c c        block: positions 0, q, ...
  *                          position 1  [c c c c c][c c c c c][c c        group: eight stretches
  *
- * Which four rows of a chunk are summed together depends on how memory is read fastest: stretches
- * of 128 bytes side by side, or rows far apart. Consecutive rows of 512 to 2048 bytes are read at
- * half the speed (measured). So a chunk's rows (or positions) are cut into four strands, and block
- * g holds row g of each strand. At few positions, it is faster to add up a row's columns
- * immediately than to keep them apart until the end of a chunk; hence the bound between the last
- * two forms. */
+ * Four rows are added together as memory is read fastest: stretches side by side, or rows far
+ * apart. At few positions, it is faster to add up a row's columns immediately than to keep them
+ * apart until the end of a chunk; hence the bound between the last two forms. */
 #include "call/order.h"
 
 #include "base/sizes.h"
 #include "kernels/kernels.h"
 
-/* Values marked as measured can be measured again with benchmark rows on either side of the bound.
- */
+/* What was measured can be measured again, with benchmark rows on either side of the bound. */
 enum {
     ROW_COLUMNS = 256, /* the fewest in a row of several positions: twice BN_WIDE_ENOUGH ... */
     ROW_UNIT = 32,     /* ... and a multiple of this: 16-bit elements of the widest register */

@@ -29,8 +29,7 @@ static int64_t tile_channels(const bn_plan *plan) {
         WIDEST = 4096,        /* twice as many: 64 kB, a part of the second-level cache */
         EXACT_COLUMNS = 1024, /* of exact sums, which have several limbs each */
     };
-    /* Half of a common second-level cache; in one of 2 MiB, tiles of 1 MiB took up to 1.3 times as
-     * long (measured). */
+    /* In a second-level cache of 2 MiB, tiles of 1 MiB take up to 1.3 times as long (measured). */
     enum { MOST_BYTES = 512 << 10 };
     if (order->row_positions > 1 || (!(plan->passes & SUMS) && plan->by_runs[WRITE]))
         return p->channels;
@@ -125,8 +124,7 @@ static int64_t all_bytes(const bn_plan *plan) {
 }
 
 /* Bypassing the last-level cache pays if the tensors exceed three quarters of it: they would not
- * stay there, because the cache is shared (docs/how_it_is_fast.md, "Stores that bypass the
- * cache"). */
+ * stay there, because the cache is shared (docs/how_it_is_fast.md). */
 static bool past_the_cache(const bn_plan *plan) {
     return all_bytes(plan) > bn_last_level_bytes() / 4 * 3;
 }
@@ -252,7 +250,7 @@ static void divide(bn_plan *plan, int threads) {
 
 bn_plan bn_plan_of(const bn_problem *p, const bn_operation *operation, bn_passes passes,
                    int threads) {
-    const base_formula again = operation->must_repeat ? operation->again : NOTHING;
+    const base_formula again = operation->must_sum_again ? operation->again : NOTHING;
     const formula sum = bn_formula_of(operation->formulas[SUM], p);
     const formula write = bn_formula_of(operation->formulas[WRITE], p);
     const unsigned takes = bn_takes(sum) | bn_takes(write) | bn_takes(bn_formula_of(again, p));

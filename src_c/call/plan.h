@@ -7,8 +7,7 @@
 #include "operations/operation.h"
 #include "threads/schedule.h"
 
-/* The passes that a call runs. To write only, it takes sums that the caller gives, or needs none.
- */
+/* The passes that a call runs. To write only, it takes the caller's sums, or needs none. */
 typedef enum { SUMS = 1 << SUM, RESULTS = 1 << WRITE, WHOLE = SUMS | RESULTS } bn_passes;
 
 typedef struct {
@@ -26,8 +25,10 @@ typedef struct {
     bn_sum_order order;
 
     /* The rest is for speed. */
-    bool nontemporal;     /* do stores bypass the cache? */
-    bool by_runs[PASSES]; /* is each run done by itself, with coefficients ONE_FOR_ALL? */
+    bool nontemporal; /* do stores bypass the cache? */
+    /* Is each run done by itself, with coefficients ONE_FOR_ALL? SUM then has another kernel, with
+     * equal bits: of short runs, a chunk is one group (plan.c), and long runs have no other. */
+    bool by_runs[PASSES];
     /* Of a row of the widest tile or, if written jointly, of all channels; 0 if by runs. */
     int64_t columns[PASSES];
     bool abreast; /* are four rows written at a time? */

@@ -3,10 +3,10 @@
  *
  *     1  blocks, groups     into a column's sum: kernels/loops.inc; of runs that stay in registers,
  *                           2 follows at once: kernels/runs.inc
- *     2  a chunk's columns  into its channels' sums: keep_positions, keep_columns (their additions
- *                           are in kernels/sums.inc)
+ *     2  a chunk's columns  into its channels' sums: add_positions, add_columns (kernels/sums.inc)
  *     3  chunks             in order, then what rounding took from them: bn_add_chunks
- *     4  tasks.c            hands the sums to the operation
+ *     4  the operation      finish_slice (tasks.c): refine; then finish, with bn_set_coefs. Then
+ *                           `expanded` lays coefficients out for coefs_at (kernels/rings.inc)
  *
  * A chunk goes to a kernel as boxes: rows whose blocks follow each other. */
 #include "call/tasks.h"
@@ -98,12 +98,12 @@ static void clear(const bn_sums *sums, int planes, int64_t columns) {
 
 /* With channels last, a channel has a column for each position of a row: add the upper half of
  * these positions to the lower half, until one is left. */
-static void keep_positions(const bn_task *t, const bn_sums *to) {
+static void add_positions(const bn_task *t, const bn_sums *to) {
     const int64_t n = t->chunk.channels;
     const bn_sums *sums = &t->scratch->sums;
     for (int64_t m = t->plan->order.row_positions; m > 1; m -= m / 2) {
         const bn_sums upper = sums_from(sums, (m - m / 2) * n);
-        t->plan->kernels->add(sums, &upper, m / 2 * n);
+        t->plan->kernels->add_sums(sums, &upper, m / 2 * n);
     }
     for (int plane = 0; plane < t->plan->sum_planes; plane++)
         memcpy(to->plane + plane * to->stride, sums->plane + plane * sums->stride,
@@ -111,7 +111,7 @@ static void keep_positions(const bn_task *t, const bn_sums *to) {
 }
 
 /* With runs, a channel's columns are adjacent: add them up. */
-static void keep_columns(const bn_task *t, const bn_sums *to) {
+static void add_columns(const bn_task *t, const bn_sums *to) {
     const int64_t columns = t->plan->problem->run;
     for (int64_t c = 0; c < t->chunk.channels; c++) {
         const bn_sums own = sums_from(&t->scratch->sums, c * columns), one = sums_from(to, c);
@@ -133,7 +133,7 @@ static void sum_all_rows(const bn_task *t, int64_t each, sum_of_rows *sum) {
         sum(&left, left.chunk.positions);
 }
 
-static void sum_rows(const bn_task *t, int64_t positions) {
+static void sum_strands(const bn_task *t, int64_t positions) {
     const formula f = t->formula;
     const int64_t columns = t->chunk.channels * positions * t->plan->problem->run;
     bn_box box[BN_BOXES];
@@ -144,8 +144,8 @@ static void sum_rows(const bn_task *t, int64_t positions) {
 static void sum_by_columns(const bn_task *t, const bn_sums *to) {
     const bn_plan *plan = t->plan;
     clear(&t->scratch->sums, plan->sum_planes, columns_of(plan, t->chunk.channels) + BN_PAD);
-    sum_all_rows(t, plan->order.row_positions, sum_rows);
-    (plan->order.form == CHANNELS_LAST ? keep_positions : keep_columns)(t, to);
+    sum_all_rows(t, plan->order.row_positions, sum_strands);
+    (plan->order.form == CHANNELS_LAST ? add_positions : add_columns)(t, to);
 }
 
 /* Exact sums need no order: a box has all rows, one after the other. */
@@ -188,7 +188,7 @@ void bn_add_chunks(const bn_room *room, int64_t from, int64_t n) {
         clear(&sums, plan->sum_planes, n);
         for (int64_t chunk = 0; chunk < plan->order.chunks; chunk++) {
             const bn_sums terms = sums_of_chunk(room, chunk, from);
-            plan->kernels->add(&sums, &terms, n);
+            plan->kernels->add_sums(&sums, &terms, n);
         }
     }
     for (int i = 0; i < plan->sum_planes - sums.n; i++) {

@@ -41,7 +41,8 @@ static bn_coefs expanded(const bn_task *t, bn_pass pass) {
         const char *plane = channel + i * plan->problem->channels * plan->number_bytes;
         char *at = to + i * stride * plan->number_bytes;
         if (bn_takes(t->formula) >> i & 1)
-            (ring ? plan->kernels->ring : plan->kernels->expand)(plane, n, run, stride, at);
+            (ring ? plan->kernels->expand_ring : plan->kernels->expand_coefs)(plane, n, run, stride,
+                                                                              at);
     }
     return (bn_coefs){to, stride, period, ring ? AS_RING : BY_COLUMNS};
 }
@@ -102,7 +103,7 @@ static void write_chunk(const bn_room *room, int me, bn_chunk chunk) {
     const int64_t ahead = plan->channels_per_tile * plan->schedule.threads;
     if (plan->passes == WHOLE && plan->by_runs[WRITE] && !plan->joint &&
         chunk.channel + ahead + chunk.channels <= plan->problem->channels)
-        t.ahead = ahead;
+        t.channels_ahead = ahead;
     bn_write(&t);
 }
 
@@ -163,16 +164,16 @@ static void sum_again(const bn_room *room, int me, int64_t from, int64_t n) {
  * Rows of several positions are summed as a whole. */
 enum { SUMMED_AGAIN = 64 };
 
-static void repeat_sums(const bn_room *room, int me, int64_t from, int64_t n) {
+static void sum_again_if_needed(const bn_room *room, int me, int64_t from, int64_t n) {
     const bn_operation *operation = room->plan->operation;
-    for (int round = 0; operation->must_repeat(&room->channels, from, n, round); round++) {
+    for (int round = 0; operation->must_sum_again(&room->channels, from, n, round); round++) {
         sum_again(room, me, from, n);
         bn_add_chunks(room, from, n);
     }
 }
 
 /* Make all that follows from the sums of n channels from `from` on. */
-static void finish(const bn_room *room, int64_t from, int64_t n) {
+static void finish_channels(const bn_room *room, int64_t from, int64_t n) {
     const bn_plan *plan = room->plan;
     if (!plan->at_once)
         prepare(room, WRITE, from, n);
@@ -192,11 +193,11 @@ static void finish_slice(const void *room_, int me, int64_t tile, int64_t slice)
     if (plan->passes & SUMS) {
         const int64_t again = plan->order.row_positions > 1 ? n : SUMMED_AGAIN;
         bn_add_chunks(room, from, n);
-        for (int64_t x = 0; operation->must_repeat && x < n; x += again)
-            repeat_sums(room, me, from + x, at_most(again, n - x));
+        for (int64_t x = 0; operation->must_sum_again && x < n; x += again)
+            sum_again_if_needed(room, me, from + x, at_most(again, n - x));
         bn_for_channels(operation->refine, &room->channels, from, n);
     }
-    finish(room, from, n);
+    finish_channels(room, from, n);
 }
 
 /* ---- all of them ---------------------------------------------------------------- */
@@ -214,5 +215,5 @@ void bn_run_tasks(const bn_room *room) {
     if (bn_elements(p) > 0)
         bn_schedule_execute(&plan->schedule, &stages, room, room->progress);
     else /* results follow from the sums of other parts */
-        finish(room, 0, p->channels);
+        finish_channels(room, 0, p->channels);
 }

@@ -9,9 +9,9 @@ typedef struct {
     bn_scratch *scratch;
     formula formula;
     bn_chunk chunk;
-    int64_t index;  /* the chunk's, to sum it */
-    bn_coefs coefs; /* of the chunk's channels */
-    int64_t ahead;  /* channels to the tile that may be prefetched; 0: none */
+    int64_t index;          /* the chunk's, to sum it */
+    bn_coefs coefs;         /* of the chunk's channels */
+    int64_t channels_ahead; /* to the tile that may be prefetched; 0: none */
 } bn_task;
 
 /* A box of one row, where the task's chunk begins. */

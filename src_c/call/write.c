@@ -20,8 +20,7 @@ static int64_t write_abreast(const bn_task *t, bn_box *box, int64_t n) {
     return n - BN_ABREAST * four.repeats;
 }
 
-/* If nothing was summed, what a task reads is not in cache: it is fetched so far ahead (measured: 4
- * to 32 kB are alike). */
+/* If nothing was summed, what is read is not in cache: it is fetched so far ahead (measured). */
 enum { BYTES_AHEAD = 8 << 10 };
 
 void bn_write(const bn_task *t) {
@@ -35,8 +34,8 @@ void bn_write(const bn_task *t) {
     if (by_runs)
         box.channels = t->chunk.channels;
     for (int o = 0; o < BN_OPERANDS; o++)
-        box.ahead[o] =
-            plan->passes == RESULTS ? BYTES_AHEAD : t->ahead * plan->problem->next_channel[o];
+        box.ahead[o] = plan->passes == RESULTS ? BYTES_AHEAD
+                                               : t->channels_ahead * plan->problem->next_channel[o];
     if (!by_runs && plan->dense)
         box.cols = n * columns;
     else

@@ -20,8 +20,7 @@
  * (statistics.c). For moments, that unit lies at least 52 bits below the smallest square, because
  * all 53 bits of a double go to limbs, zero bits too (limbs.inc). Flags limit the number of parts:
  * a field counts up to 2^20 - 1. Limbs alone would allow 2^23 parts: the sum of 2^23 canonical
- * limbs, each below 2^40, fits 63 bits.
- */
+ * limbs, each below 2^40, fits 63 bits. */
 #pragma once
 
 #include "kernels/limbs.h"

@@ -1,5 +1,4 @@
-/* f32.c: kernels for float32, and exact sums of floats. kernels.inc says what it needs of a dtype.
- */
+/* f32.c: kernels for float32, and exact sums of floats. See kernels.inc. */
 #include "kernels/number_f32.h"
 #include "kernels/plain_elements.h"
 

@@ -1,5 +1,4 @@
-/* f64.c: kernels for float64, and exact sums of doubles. kernels.inc says what it needs of a dtype.
- */
+/* f64.c: kernels for float64, and exact sums of doubles. See kernels.inc. */
 #include "kernels/number_f64.h"
 #include "kernels/plain_elements.h"
 

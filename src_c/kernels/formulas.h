@@ -110,14 +110,6 @@ static const formula_needs base_table[FORMULAS + 1] = {
     [DOUBLE_FROZEN] = {"double frozen", GIVEN_TWICE, BOTH_SECOND, OF_TRAINING, 0, 0, false},
     [NOTHING] = {"nothing", 0, 0, 0, 0, 0, false},
 };
-#undef PLAIN
-#undef EVERY_GATE
-#undef BOTH_GIVEN
-#undef GIVEN_TWICE
-#undef BOTH_FIRST
-#undef BOTH_SECOND
-#undef OF_TRAINING
-#undef OF_NORMALIZE
 
 /* What a gate adds, to the name too. */
 static const formula_needs gate_table[GATES] = {

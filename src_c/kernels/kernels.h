@@ -1,6 +1,11 @@
 /* kernels.h: what a kernel is given, and the table of kernels that each instruction-set level has.
- * A kernel runs one pass of one formula over a box; it knows nothing of shapes. docs/design.md has
- * the words: row, column, block, stretch, group, unit, pack, ring. */
+ * A kernel runs one pass of one formula over a box; docs/design.md has the words. It knows no
+ * shapes, scalars, threads or plans. It may touch:
+ *
+ *     of operands      the bytes of the box's elements, and eight bytes more of the gate; it may
+ *                      prefetch any address
+ *     of coefficients  the box's columns; of a ring, BN_RING_PAD numbers past its period
+ *     of sums          the box's columns, BN_PAD more that stay 0, and `group` as scratch */
 #pragma once
 
 #include "base/bn.h"
@@ -21,8 +26,7 @@ typedef struct {
 } bn_place;
 
 /* What a kernel sums or writes: `rows` rows of `cols` contiguous elements; this `repeats` times,
- * for each of `channels` channels. Distances are in bytes; the gate's are in bits. A kernel touches
- * no byte outside of these elements, but may read eight bytes more of the gate.
+ * for each of `channels` channels. Distances are in bytes; the gate's are in bits.
  *
  * To sum: a block is one repeat of up to BN_ROWS rows. If the last blocks have fewer rows, or
  * shorter ones, they are a second box, which follows the first; it has the same distances. A long
@@ -84,8 +88,8 @@ typedef struct {
  * BN_F64 only, `n` planes of compensations follow; they hold what rounding took from the sums. (The
  * other types sum floats in doubles and lose nothing that matters.) `group` is scratch for a
  * kernel: `n` planes in the arithmetic type, `stride` numbers apart, with room for a unit more than
- * the columns. BN_PAD: kernels may add zeros to this many columns after the last. BN_PAD is more
- * than a unit, which has at most 32 columns (2-byte elements in a register of 64 bytes). */
+ * the columns. BN_PAD is more than a unit, which has at most 32 columns (2-byte elements in a
+ * register of 64 bytes). */
 enum { BN_PAD = 64 };
 
 typedef struct {
@@ -116,19 +120,21 @@ typedef struct {
     void (*relu_mask)(const char *from, int64_t n, uint64_t *to);
 
     /* Add n columns of sums to n others. */
-    void (*add)(const bn_sums *to, const bn_sums *from, int64_t n);
+    void (*add_sums)(const bn_sums *to, const bn_sums *from, int64_t n);
 
     /* Sum n neighboring columns to one, the first of `to`. */
     void (*sum_columns)(const bn_sums *sums, int64_t n, const bn_sums *to);
 
     /* Lay out one number per channel by columns: `each` copies of every channel's number. Begin
      * again with the first channel until there are n numbers. */
-    void (*expand)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
+    void (*expand_coefs)(const void *channel, int64_t channels, int64_t each, int64_t n,
+                         void *column);
 
     /* The same, but as a ring, in which a step can be read from any column without a break. n is
      * even, and at least the period plus BN_RING_PAD. For a `paired` dtype the even columns come
      * first and, from n / 2 on, the odd ones, because its elements are loaded in that order. */
-    void (*ring)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
+    void (*expand_ring)(const void *channel, int64_t channels, int64_t each, int64_t n,
+                        void *column);
     bool paired;
 
     /* Numbers in a register. If exact sums go by columns, a paired dtype's terms are in the order

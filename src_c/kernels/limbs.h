@@ -29,7 +29,7 @@ static inline double bn_power_of_2(int exponent) { /* of a normal double */
 /* Exact sums (exact.c) take a portion of a box at a time: rows of a strip, up to BN_STRIP columns;
  * or elements of one channel, whose terms may join any column.
  *
- * Where terms go: the second sum's lie `plane` numbers past the first sum's, and each row lies
+ * Where terms go: the second sum's lie `next_sum` numbers past the first sum's, and each row lies
  * `pitch` numbers past the one before. A row that ends within a unit is padded with zeros to the
  * end of that unit. A sum of squares has no terms of its own: the first sum's terms are squared
  * later. */
@@ -43,7 +43,7 @@ typedef struct {
 
 typedef struct {
     void *number;
-    int64_t plane, pitch;
+    int64_t next_sum, pitch;
     bn_range seen[BN_SUMS]; /* the terms' */
 } bn_terms;
 

@@ -141,7 +141,7 @@ static bool wants_another(const bn_channels *c, int64_t i, double sum, double sq
     return false;
 }
 
-static bool must_repeat(const bn_channels *c, int64_t from, int64_t n, int round) {
+static bool must_sum_again(const bn_channels *c, int64_t from, int64_t n, int round) {
     const double *sum = bn_plane(c, SUM_XC, from), *squares = bn_plane(c, SUM_XC_XC, from);
     bool again = false;
     for (int64_t i = 0; i < n && round < MOST_ROUNDS; i++)
@@ -233,7 +233,7 @@ static void prepare_inference(const bn_channels *c, int64_t from, int64_t n) {
         .of_nothing = NAN,                                                                         \
         .values = VALUES,                                                                          \
         .prepare = {prepare_sums, NULL},                                                           \
-        .must_repeat = must_repeat,                                                                \
+        .must_sum_again = must_sum_again,                                                          \
         .refine = refine,                                                                          \
         .low_rows = 1,                                                                             \
         .finish = finish,                                                                          \

@@ -40,7 +40,7 @@ typedef struct {
     int values;        /* how many values it keeps per channel */
 
     /* Any function may be NULL. Each is for n channels from `from` on: at most BN_CHANNELS_AT_ONCE,
-     * except for must_repeat.
+     * except for must_sum_again.
      *
      * Set the coefficients that need no sums: SUM's before the pass SUM, WRITE's before `finish`,
      * which may set them too. */
@@ -48,7 +48,7 @@ typedef struct {
 
     /* Must some of these channels be summed again, after they were `round` times? If so, set other
      * coefficients; all n are then summed by the formula `again`. */
-    bool (*must_repeat)(const bn_channels *c, int64_t from, int64_t n, int round);
+    bool (*must_sum_again)(const bn_channels *c, int64_t from, int64_t n, int round);
     base_formula again;
 
     /* Turn the kernels' sums into the sums that the caller gets. If there are compensations, rows

@@ -1,6 +1,5 @@
 /* openmp.c: the threads of a call are those of an OpenMP parallel region. On Linux, no call asks
- * the runtime for threads that the system would not start. Without OpenMP, a call has one thread.
- */
+ * the runtime for threads that the system would not start. Without OpenMP, a call has one. */
 #define _GNU_SOURCE /* pthread_getattr_np */
 #include "threads/pool.h"
 

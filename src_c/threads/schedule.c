@@ -1,5 +1,4 @@
-/* schedule.c: which thread does what, and when. Nothing decided here can change a bit of any
- * result.
+/* schedule.c: which thread does what, and when. Nothing decided here can change a bit.
  *
  * A problem is cut into tiles (ranges of channels), and each pass over a tile into tasks (a chunk
  * each): "first tasks" in the first pass, "second tasks" in the second. There is one parallel
@@ -73,7 +72,7 @@ static void finish_slices(bn_team *team, int me, int64_t tile) {
     while (atomic_load_explicit(&p->next_slice, memory_order_relaxed) < s->slices) {
         const int64_t slice = atomic_fetch_add_explicit(&p->next_slice, 1, memory_order_relaxed);
         if (slice < s->slices) {
-            team->stages->finish(team->work, me, tile, slice);
+            team->stages->finish_slice(team->work, me, tile, slice);
             atomic_fetch_sub_explicit(&p->unfinished, 1, memory_order_release);
         }
     }

@@ -19,8 +19,8 @@ typedef struct {
 /* What there is to do. `me` is the thread's number. */
 typedef void bn_stage(const void *work, int me, int64_t tile, int64_t index);
 typedef struct {
-    bn_stage *first, *second; /* a task of this pass */
-    bn_stage *finish; /* a slice of a tile whose tasks of the first pass, if any, have ended */
+    bn_stage *first, *second;              /* a task of this pass */
+    bn_stage *finish_slice;                /* of a tile; its first tasks, if any, have ended */
     void (*end)(const void *work, int me); /* once per thread, after all tasks */
 } bn_stages;
 

@@ -55,7 +55,7 @@ def of_some_kind(rng, array, axis):
             array = np.where(rng.random(array.shape) < 1 / 16, bits.view(array.dtype), array)
         elif kind == 3:
             top = 1023 if array.itemsize == 8 else 15 if array.dtype == np.float16 else 127
-            channels = np.moveaxis(np.empty(array.shape), axis, -1)[..., :1]
+            channels = np.moveaxis(np.zeros(array.shape), axis, -1)[..., :1]
             powers = top * rng.choice([0, 0.8, 0.95, -0.8], array.shape[axis])
             wide = np.ldexp(np.moveaxis(array.astype(float), axis, -1), powers.astype(int))
             wide += rng.choice([0, 0, 1000], array.shape[axis]) + 0 * channels

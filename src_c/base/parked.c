@@ -1,6 +1,6 @@
-/* blocks.c: large memory that outlives a call. */
+/* parked.c: large memory that outlives a call. */
 #define _GNU_SOURCE /* MADV_FREE */
-#include "base/blocks.h"
+#include "base/parked.h"
 
 #include <stdlib.h>
 
@@ -16,11 +16,11 @@
 enum {
     HUGE_BYTES = 2 << 20,
     MOST_PARKED = 64,
-    WASTE = 4, /* a reused block has at most 1 + 1/WASTE times the bytes asked for */
-    /* A block's length is a multiple of any system's page: else what is mapped beyond its end could
-     * not be unmapped. */
+    WASTE = 4, /* a reused mapping has at most 1 + 1/WASTE times the bytes asked for */
+    /* A mapping's length is a multiple of any system's page: else what is mapped beyond its end
+     * could not be unmapped. */
     LARGEST_PAGE = 64 << 10,
-    /* A block starts in mid-page, because NumPy's arrays start near a page's start. A load waits
+    /* A mapping starts in mid-page, because NumPy's arrays start near a page's start. A load waits
      * for recent stores near its offset in a page: with 48 bytes between offsets, loads take six
      * times as long (Zen 3). */
     START = PAGE_BYTES / 2,
@@ -46,7 +46,7 @@ static mapping remove_parked(int i) {
     return m;
 }
 
-/* Unmap the oldest blocks until at most `most` bytes are parked. */
+/* Unmap the oldest mappings until at most `most` bytes are parked. */
 static void shed(size_t most) {
     while (parked_bytes > most) {
         const mapping m = remove_parked(0);
@@ -54,7 +54,7 @@ static void shed(size_t most) {
     }
 }
 
-/* Take the youngest block that fits, which may still be in a cache. */
+/* Take the youngest mapping that fits, which may still be in a cache. */
 static mapping take_parked(size_t bytes) {
     for (int i = n_parked - 1; i >= 0; i--)
         if (bytes <= parked[i].bytes && parked[i].bytes <= bytes + bytes / WASTE)
@@ -80,7 +80,7 @@ static mapping map_new(size_t bytes) {
 }
 
 /* A mapping's first bytes hold its length. */
-void *bn_take_block(size_t bytes) {
+void *bn_take_memory(size_t bytes) {
     if (bytes > PTRDIFF_MAX - 2 * HUGE_BYTES)
         return NULL;
     bytes = (size_t)round_up((int64_t)bytes + START, LARGEST_PAGE);
@@ -95,8 +95,8 @@ void *bn_take_block(size_t bytes) {
     return m.start + START;
 }
 
-void bn_park_block(void *block) {
-    char *start = (char *)block - START;
+void bn_park_memory(void *memory) {
+    char *start = (char *)memory - START;
     const mapping m = {start, *(size_t *)start};
     pthread_mutex_lock(&lock);
     if (m.bytes > limit) {
@@ -140,8 +140,8 @@ int64_t bn_parked_bytes(void) {
     return locked(&parked_bytes);
 }
 
-/* A child inherits its parent's parked blocks, but a write to an inherited page copies it, which
- * costs more than a new page. So the child unmaps the blocks. */
+/* A child inherits its parent's parked mappings, but a write to an inherited page copies it, which
+ * costs more than a new page. So the child unmaps the mappings. */
 static void before_fork(void) {
     pthread_mutex_lock(&lock);
 }
@@ -158,11 +158,11 @@ __attribute__((constructor)) static void watch_forks(void) {
 
 #else /* without MADV_FREE nothing is parked */
 
-void *bn_take_block(size_t bytes) {
+void *bn_take_memory(size_t bytes) {
     return malloc(bytes);
 }
-void bn_park_block(void *block) {
-    free(block);
+void bn_park_memory(void *memory) {
+    free(memory);
 }
 bool bn_release_parked(void) {
     return false;
