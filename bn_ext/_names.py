@@ -50,6 +50,9 @@ _ROWS: Final = [
      _CALLED + ": False for neither gamma nor beta"),
     ("channels", "requires_grad trainable", "; call freeze()"),
     ("channels", "zero_grad", "; backward without accumulate starts anew"),
+    ("src", "dout dy grad_out grad_output", "; batch_norm_backward has diff_dst"),
+    ("channels", _MEAN, _SET % "running_mean"),
+    ("channels", _VARIANCE, _SET % "running_variance"),
     ("channels", "gamma weight", _SET % "gamma"),
     ("channels", "beta bias", _SET % "beta"),
 ]  # fmt: skip
