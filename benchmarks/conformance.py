@@ -56,15 +56,17 @@ CAUSES = [
     Cause(r"\S+ \S+ (empty|no pos).*: nan$", "Of an empty batch, diff_gamma is NaN", own_rule=True),
     Cause(r"keras_(tensor|jax).* constant with.*: inf$", "1 / 0 times 0 is Inf", own_rule=True),
     Cause(r"\S+ backward small src: (nan|inf)$", "the cube of rstd overflows"),
-    Cause(r"torch\S* backward empty batch", "a division by the number of rows"),
+    Cause(r"torch\S* backward empty batch", "an integer division by zero"),
     Cause(
         r"(keras_tensorflow|sonnet|tinygrad) double", "the mean in the variance counts as constant"
     ),
     Cause(r"dezero double", "rstd counts as constant"),
     Cause(r"chainer double", "a division by gamma, which may be 0 or NaN"),
-    Cause(r"mindspore double\S+ empty|paddle double\S+ (empty|no pos)", "a division by zero"),
-    Cause(r"ncnn \S+ no pos", "it reads an image of no numbers"),
-    Cause(r"ncnn \S+ NaN in vec", "a standard deviation of NaN counts as 0.0001"),
+    Cause(
+        r"mindspore double\S+ empty|paddle double\S+ (empty|no pos)", "an integer division by zero"
+    ),
+    Cause(r"ncnn \S+ no pos", "an image of no numbers"),
+    Cause(r"ncnn \S+ NaN in vec", "a deviation of NaN counts as 0.0001"),
     Cause(r"opencv \S+ (empty|no pos)", "Of an empty batch, there is no result", own_rule=True),
     Cause(r"paddle \S+ one row", "src or diff_dst is returned as it is; other results are 0"),
 ]

@@ -2,7 +2,7 @@
 
 import os
 
-os.environ.setdefault("nvcc_path", "")  # CPUs only
+os.environ |= {"nvcc_path": "", "use_mkl": "0"}  # CPUs only, and no download
 import jittor as jt
 
 from . import demand
@@ -14,6 +14,7 @@ OWN = "backward", "double_backward"
 def layer_of(channels, gamma, beta, epsilon, training):
     layer = jt.nn.BatchNorm(channels, epsilon, 1.0, is_train=training)
     layer.weight, layer.bias = gamma, beta
+    layer.running_var = jt.zeros(channels)  # to which the batch's is added
     return layer
 
 

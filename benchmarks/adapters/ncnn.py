@@ -30,5 +30,8 @@ def inference(src, mean, variance, gamma, beta, epsilon):
         for image in src:
             run = net.create_extractor()
             run.input("src", ncnn.Mat(np.ascontiguousarray(image)).clone())
-            found.append(np.array(run.extract("dst")[1]))
+            status, dst = run.extract("dst")
+            if status:
+                raise ValueError(f"ncnn's status is {status}")
+            found.append(np.array(dst))
     return np.array(found, "f4").reshape(src.shape)

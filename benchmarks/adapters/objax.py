@@ -1,6 +1,7 @@
 """Objax's layer; gradients are JAX's."""
 
 import jax.numpy as jnp
+from objax import StateVar
 from objax.nn import BatchNorm
 
 from . import demand
@@ -15,7 +16,8 @@ def layer_of(src, gamma, beta, epsilon):
     shape = (1, src.shape[1], *[1] * (src.ndim - 2))
     redux = (0, *range(2, src.ndim))
     layer = BatchNorm(shape, redux, momentum=0.0, eps=epsilon)
-    layer.gamma.value, layer.beta.value = gamma.reshape(shape), beta.reshape(shape)
+    layer.gamma, layer.beta = (StateVar(a.reshape(shape)) for a in (gamma, beta))
+    layer.running_var = StateVar(jnp.zeros(shape))  # to which the batch's is added
     return layer
 
 
@@ -28,8 +30,9 @@ def training(src, gamma, beta, epsilon):
 def inference(src, mean, variance, gamma, beta, epsilon):
     layer = layer_of(src, gamma, beta, epsilon)
     shape = layer.running_mean.value.shape
-    layer.running_mean.value = jnp.array(mean).reshape(shape)
-    layer.running_var.value = jnp.array(variance).reshape(shape)
+    layer.running_mean, layer.running_var = (
+        StateVar(jnp.array(a).reshape(shape)) for a in (mean, variance)
+    )
     return layer(src, False)
 
 
