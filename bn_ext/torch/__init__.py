@@ -299,7 +299,7 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
     def convert_sync_batchnorm(module: nn.Module, process_group: Any = None) -> nn.Module:
         """Turn all batch normalizations of a model into layers of this class, as `convert` does.
 
-        `process_group` is as for this class; the result is the module itself.
+        ``process_group`` is as for this class; the result is the module itself.
         """
         for layer in convert(module).modules():
             if isinstance(layer, (BatchNorm1d, BatchNorm2d, BatchNorm3d)):
