@@ -41,5 +41,7 @@ class BatchNormDoubleBackward(NamedTuple, Generic[_Data]):
     diff_gamma: NDArray[Any]
 
 
-for _name in __all__:
-    globals()[_name].__module__ = "bn_ext"  # where pickles look for it
+for _kind in (
+    BatchNormTraining, BatchNormGradients, BatchNormAddGradients, BatchNormDoubleBackward
+):  # fmt: skip
+    _kind.__module__ = "bn_ext"  # where pickles look for it
