@@ -227,7 +227,7 @@ def check_backward(
 
     Notes
     -----
-    The standard cases have two to five axes, 1 to 140 000 rows, 1 to 2100 channels, no gamma or
+    The standard cases have two to five axes, 1 to 140 000 rows, 1 to 4100 channels, no gamma or
     beta, zero and negative gamma, no elements, a mean far from zero, constant channels, zeros,
     magnitudes near the ends of the dtype's range, sums that cancel, NaN and Inf, epsilon 0. A case
     is refused, and does not count, if the function raises NotImplementedError, or does not take
