@@ -199,9 +199,11 @@ def in_place(src, diff_dst, workspace, **options):
 
 
 def twice(src, diff_dst, workspace, **options):
-    second = diff_dst[::-1], options["mean"], options["mean"], diff_dst
+    second = diff_dst[::-1], options["mean"], options["mean"]
     vectors = (options.pop(name) for name in ("mean", "variance", "gamma"))
-    return gated_double_backward(src, diff_dst, *vectors, *second, workspace=workspace, **options)
+    return gated_double_backward(
+        src, diff_dst, *vectors, *second, of_src_1=diff_dst, workspace=workspace, **options
+    )
 
 
 RELU = {"relu": True}

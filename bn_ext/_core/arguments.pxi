@@ -60,7 +60,10 @@ cdef object as_tuples(object a, str name, int depth=0):
         raise TypeError(
             f"{name}: expected an array of numbers, got lists nested more than {DEEPEST} deep"
         )
-    return tuple([as_tuples(item, name, depth + 1) for item in tuple(a)])
+    items = []
+    for item in tuple(a):
+        items.append(as_tuples(item, name, depth + 1))
+    return tuple(items)
 
 
 cdef bint is_tensor(object a) except -1:
@@ -150,8 +153,12 @@ cpdef object as_array(object a, str name, bint whole=True):
 cpdef bint as_flag(object value, str name) except -1:
     """Convert a bool, a NumPy bool, or the integer 0 or 1. Other objects are refused, even if they
     have a truth value."""
-    if value is True or value is False or isinstance(value, np.bool_):
-        return value
+    if value is True:
+        return True
+    if value is False:
+        return False
+    if isinstance(value, np.bool_):
+        return bool(value)
     if isinstance(value, np.integer) and not isinstance(value, np.timedelta64):
         value = int(value)
     if isinstance(value, int):
@@ -271,6 +278,16 @@ cdef int convert_output(Call c, int role, object a) except -1:
             raise no_ndarray(a, name)
         a = base_array(a, name)
     return keep(c, role, a)
+
+
+cdef int convert_options(Call c, object data_format, object num_threads, object words,
+                         bint dry) except -1:
+    """Convert the options that every function takes."""
+    c.words = words
+    c.dry = dry
+    c.format = as_format(data_format)
+    c.problem.num_threads = as_num_threads(num_threads)
+    return 0
 
 
 cdef int convert_gate(Call c, object relu, object beta, object dst, object workspace,
@@ -393,5 +410,7 @@ cdef tuple convert_out(Call c, object out):
 
 
 cdef str expected_out(Call c):
-    names = [NAMES[c.facts.outputs[i]] for i in range(c.n_outputs)]
+    names = []
+    for i in range(c.n_outputs):
+        names.append(NAMES[c.facts.outputs[i]])
     return f"out: expected ({', '.join(names)}), each an array or None"

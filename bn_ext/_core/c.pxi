@@ -64,6 +64,7 @@ cdef extern from "base/bn.h" nogil:
 
 cdef extern from "exact/state.h" nogil:
     enum:
+        f32_LIMBS, f32_SQUARE_LIMBS, f64_LIMBS, f64_SQUARE_LIMBS
         BN_MOST_PARTS, BN_LOG2_TERMS, BN_LOG2_TERMS_OF_PART
         BN_COUNT_AND_STAMP, BN_PARTS_ADDED, BN_MORE_ROWS
 

@@ -1,6 +1,6 @@
 """A call: its arrays by role, from arguments to result. Included by core.pyx.
 
-    new_call  make a call that has options but no arrays (options: arguments.pxi)
+    new_call  make a call that has no arrays
     convert   keep the arguments' arrays (arguments.pxi)
     run_call  set the floating-point mode in which it computes
               check: pin them; raise all errors (inputs.pxi, outputs.pxi); a dry run ends here
@@ -71,15 +71,11 @@ cdef class Call:
             fp_mode_leave(self.mode)
 
 
-cdef Call new_call(int entry, object data_format, object num_threads, Words words, bint dry,
-                   object exact):
-    """A new call with the options that every function takes. What is not set here is 0."""
+cdef Call new_call(int entry):
+    """A new call. What is not set here is 0."""
     cdef Call c = Call.__new__(Call)
     c.entry, c.facts, c.n_outputs = entry, &FACTS[entry], FACTS[entry].n_outputs
     c.vectors_wanted = c.problem.training = True
-    c.words, c.dry, c.exact = words, dry, as_flag(exact, "exact")
-    c.format = as_format(data_format)
-    c.problem.num_threads = as_num_threads(num_threads)
     return c
 
 
@@ -97,6 +93,7 @@ cdef int keep(Call c, int role, object a) except -1:
     """Give a role its array. It has none so far."""
     Py_INCREF(a)
     c.array[role] = <PyObject *>a
+    return 0
 
 
 cdef int pin(Call c, int role, object a) except -1:
@@ -111,6 +108,7 @@ cdef int pin(Call c, int role, object a) except -1:
     view.ndim = buffer.ndim
     view.shape = <const ptrdiff_t *>buffer.shape
     view.strides = <const ptrdiff_t *>buffer.strides
+    return 0
 
 
 cdef int pin_new(Call c, int role, object a) except -1:
@@ -238,10 +236,12 @@ cdef int check(Call c) except -1:
         if has(c, role):
             pin(c, role, array_of(c, role))
     check_data(c)
+    check_terms(c)
     check_vectors(c)
     if c.running:
         check_not_negative(c)
     check_sums(c)
+    check_running(c)
     if has(c, WORKSPACE):
         check_workspace(c)
     check_outputs(c)
@@ -268,6 +268,7 @@ cdef int fill_problem(Call c) except -1:
             p.vector[role - VECTORS] = vector_of(c, role)
     p.dtype = <bn_dtype>c.dtype
     p.sums, p.state = <double *>c.view[SUMS].data, <int64_t *>c.view[STATE].data
+    return 0
 
 
 cdef bn_vector vector_of(Call c, int role) noexcept:

@@ -1,7 +1,19 @@
 # cython: language_level=3, embedsignature=False, freethreading_compatible=True
 """The only way into the C code: arrays are checked here, and become one `bn_problem`.
 
-call.pxi lists the steps of a call.
+    src, diff_dst, mean, variance, gamma, sums, out     Python objects
+        |   each is converted to a base-class array, a number or a flag
+        v                              (arguments: the caller's methods run here)
+    buffers, by role
+        |   are dtypes supported?  do shapes fit?  are outputs writable?  is memory shared?
+        v                              (inputs, outputs: nothing has been written so far)
+    axis order, from src's strides (the rule: src_c/arrays/axes.h), or as a workspace records it
+        |   an operand gets a dense copy if kernels cannot walk it (bn_problem in src_c/base/bn.h)
+        v                                                                   (call)
+    bn_problem: positions x channels x run
+        |
+        v   without the GIL, unless the problem is small
+    bn_backward, bn_training, bn_inference, bn_double_backward, and their halves
 
 Methods of the caller's objects (`__array__`, `__float__`, properties of a subclass)
 may change any array while they run. So all of them run before the first buffer is
@@ -68,8 +80,10 @@ def training(src, gamma=None, beta=None, epsilon=..., data_format=None, running_
              running_variance=None, exponential_avg_factor=None, correction=None, src_1=None,
              relu=False, workspace=None, out=None, num_threads=None, exact=False, words=None,
              dry=False, tracked=None):
-    cdef Call c = new_call(TRAINING, data_format, num_threads, words, dry, exact)
+    cdef Call c = new_call(TRAINING)
     count = next_count(tracked)
+    c.exact = as_flag(exact, "exact")
+    convert_options(c, data_format, num_threads, words, dry)
     convert(c, SRC, src)
     convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
     convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)
@@ -82,8 +96,9 @@ def inference(src, mean, variance, gamma=None, beta=None, epsilon=..., data_form
               src_1=None, relu=False, workspace=None, out=None, num_threads=None, words=None,
               dry=False, running=False):
     """`running`: the statistics are a layer's own."""
-    cdef Call c = new_call(INFERENCE, data_format, num_threads, words, dry, False)
+    cdef Call c = new_call(INFERENCE)
     c.running = running
+    convert_options(c, data_format, num_threads, words, dry)
     convert(c, SRC, src)
     convert(c, MEAN, mean)
     convert(c, VARIANCE, variance)
@@ -97,9 +112,11 @@ def backward(src, diff_dst, mean, variance, gamma=None, epsilon=..., data_format
              dry=False):
     """`total`: the sums of all parts as an array, their number of elements per channel, the dtype
     of the data, and the mean."""
-    cdef Call c = new_call(BACKWARD, data_format, num_threads, words, dry, exact)
+    cdef Call c = new_call(BACKWARD)
+    c.exact = as_flag(exact, "exact")
     c.problem.training = as_flag(is_training, "is_training")
     c.vectors_wanted = as_flag(param_grads, "param_grads")
+    convert_options(c, data_format, num_threads, words, dry)
     convert_gate(c, relu, beta, dst, workspace, diff_src_1)
     convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
     convert_total(c, total)
@@ -109,8 +126,9 @@ def backward(src, diff_dst, mean, variance, gamma=None, epsilon=..., data_format
 def double_backward(src, diff_dst, mean, variance, gamma, diff_diff_src, diff_diff_gamma=None,
                     diff_diff_beta=None, epsilon=..., data_format=None, is_training=True, out=None,
                     num_threads=None, words=None, dry=False):
-    cdef Call c = new_call(DOUBLE_BACKWARD, data_format, num_threads, words, dry, False)
+    cdef Call c = new_call(DOUBLE_BACKWARD)
     c.problem.training = as_flag(is_training, "is_training")
+    convert_options(c, data_format, num_threads, words, dry)
     convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
     convert(c, DIFF_DIFF_SRC, diff_diff_src)
     convert(c, DIFF_DIFF_GAMMA, diff_diff_gamma)
@@ -121,7 +139,9 @@ def double_backward(src, diff_dst, mean, variance, gamma, diff_diff_src, diff_di
 def training_sums(src, data_format=None, exact=False, num_threads=None, words=None):
     """The sums, the number of elements per channel, the dtype of the data. Of float64 data, the sums
     have a third row: what rounding took from the mean."""
-    cdef Call c = new_call(TRAINING_SUMS, data_format, num_threads, words, False, exact)
+    cdef Call c = new_call(TRAINING_SUMS)
+    c.exact = as_flag(exact, "exact")
+    convert_options(c, data_format, num_threads, words, False)
     convert(c, SRC, src)
     sums = run_call(c, None)
     return sums, c.elements, DTYPES[c.dtype]
@@ -131,7 +151,9 @@ def backward_sums(src, diff_dst, mean, data_format=None, exact=False, num_thread
                   beta=None, dst=None, workspace=None, variance=None, gamma=None, epsilon=None,
                   words=None):
     """The sums, the number of elements per channel, the dtype of the data, the mean."""
-    cdef Call c = new_call(BACKWARD_SUMS, data_format, num_threads, words, False, exact)
+    cdef Call c = new_call(BACKWARD_SUMS)
+    c.exact = as_flag(exact, "exact")
+    convert_options(c, data_format, num_threads, words, False)
     convert_gate(c, relu, beta, dst, workspace, False)
     convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
     sums = run_call(c, None)
@@ -145,14 +167,16 @@ def update_running(statistics, double count, running_mean, running_variance,
                    exponential_avg_factor, correction, tracked=None):
     """Update running statistics with those of `count` elements per channel, a dense array of
     doubles: means and squares, as `training_sums` returns them."""
-    cdef Call c = new_call(RUNNING, None, None, OF_SUMS, count == 0, False)
+    cdef Call c = new_call(RUNNING)
     batches = next_count(tracked)
     if statistics.dtype != FLOAT64 or statistics.ndim != 2 or statistics.shape[0] != BN_SUMS:
         raise ValueError(f"statistics: expected float64 of shape (2, C), got {statistics!r}")
+    c.words = OF_SUMS
     keep(c, SRC, np_empty((0, statistics.shape[1])))
     convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)
     keep(c, SUMS, statistics)
     c.problem.count = count
+    c.dry = count == 0
     run_call(c, None)
     set_count(tracked, batches, c.dry)
 
@@ -169,3 +193,4 @@ cdef object next_count(tracked):
 cdef int set_count(tracked, count, bint unchanged) except -1:
     if tracked is not None and not unchanged:
         tracked["num_batches_tracked"] = count
+    return 0

@@ -57,6 +57,7 @@ cdef int check_limbs(int64_t channel, str name) except -1:
             f"{name}: the integers of channel {channel} are impossible for its counts of parts and "
             "elements: was the array changed?"
         )
+    return 0
 
 
 # ---- states ------------------------------------------------------------------------

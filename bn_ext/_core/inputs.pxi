@@ -16,7 +16,7 @@ cdef object wrong_input(Call c, int role, object dtype, str expected, str to="")
 cdef int check_data(Call c) except -1:
     """Check src and the other operands that are read; set the call's dtype and sizes."""
     cdef const bn_view *src = &c.view[SRC]
-    cdef int axis, role, most = BN_LOG2_TERMS_OF_PART if c.exact else LOG2_COUNTED
+    cdef int axis, role
     dtype = dtype_of_array(array_of(c, SRC))
     c.dtype = code_of_pinned(c, SRC, dtype)
     if c.dtype < 0:
@@ -51,12 +51,18 @@ cdef int check_data(Call c) except -1:
     c.is_empty = c.elements == 0 or c.channels == 0
     bn_axes_of(src, c.channel_axis, &c.axes_of_src)
     c.axes = c.axes_of_src
-    # A state or a count can hold no more.
+    return 0
+
+
+cdef int check_terms(Call c) except -1:
+    """Refuse more elements than a state or a count can hold."""
+    cdef int most = BN_LOG2_TERMS_OF_PART if c.exact else LOG2_COUNTED
     if c.elements >> most and (c.exact or c.facts.reduces):
         raise ValueError(
             f"src: expected fewer than 2**{most} elements per channel in a part"
             f"{' with exact=True' if c.exact else ''}, got {c.elements}"
         )
+    return 0
 
 
 cdef int check_format(Call c) except -1:
@@ -73,30 +79,27 @@ cdef int check_format(Call c) except -1:
             f"{input_name(c, SRC)} has shape {shape_of(&c.view[SRC])}; it is missing and has no default"
         )
     c.channels_last = not c.format & CHANNELS_FIRST or ndim == 2
+    return 0
 
 
 cdef int check_vectors(Call c) except -1:
-    """Check the vectors that are read; running statistics are written, too."""
+    """Check the vectors that are read, each by itself."""
     cdef int role
-    for role in range(VECTORS, SUMS):
-        if not is_read(c, role):
-            continue
-        dtype = dtype_of_array(array_of(c, role))
-        c.vector_dtype[role - VECTORS] = code_of_pinned(c, role, dtype)
-        if c.vector_dtype[role - VECTORS] < 0:
-            to = "float64" if role < RUNNING_MEAN else None
-            raise wrong_input(c, role, dtype, any_of(DTYPES), to)
-        if not fits(c, role):
-            raise wrong_vector(c, role)
-        if role >= RUNNING_MEAN:
-            check_writable(c, role)
-    if has(c, RUNNING_MEAN) and c.problem.correction == 1 and c.channels:
-        if (c.problem.count if has(c, SUMS) else c.elements) == 1:
-            raise ValueError(
-                f"{input_name(c, SRC)}: expected more than one element in each channel with "
-                "correction=1, got one; leave such a batch out, or normalize it with the running "
-                "statistics, as a layer does after eval()"
-            )
+    for role in range(MEAN, DIFF_DIFF_BETA + 1):
+        if is_read(c, role):
+            check_vector(c, role, "float64")
+    return 0
+
+
+cdef int check_vector(Call c, int role, str to) except -1:
+    """Check a vector's length and dtype; `to` as for wrong_dtype."""
+    dtype = dtype_of_array(array_of(c, role))
+    c.vector_dtype[role - VECTORS] = code_of_pinned(c, role, dtype)
+    if c.vector_dtype[role - VECTORS] < 0:
+        raise wrong_input(c, role, dtype, any_of(DTYPES), to)
+    if not fits(c, role):
+        raise wrong_vector(c, role)
+    return 0
 
 
 cdef int check_not_negative(Call c) except -1:
@@ -108,6 +111,24 @@ cdef int check_not_negative(Call c) except -1:
         vector_read(&variance, i, 1, &value)
         if value < 0:
             raise ValueError(f"running_variance: expected at least 0, got {value} in channel {i}")
+    return 0
+
+
+cdef int check_running(Call c) except -1:
+    """Check the running statistics; both must be writable."""
+    cdef int role
+    for role in range(RUNNING_MEAN, RUNNING_VARIANCE + 1):
+        if has(c, role):
+            check_vector(c, role, None)
+            check_writable(c, role)
+    if has(c, RUNNING_MEAN) and c.problem.correction == 1 and c.channels:
+        if (c.problem.count if has(c, SUMS) else c.elements) == 1:
+            raise ValueError(
+                f"{input_name(c, SRC)}: expected more than one element in each channel with "
+                "correction=1, got one; leave such a batch out, or normalize it with the running "
+                "statistics, as a layer does after eval()"
+            )
+    return 0
 
 
 cdef object wrong_vector(Call c, int role):
@@ -157,6 +178,7 @@ cdef int check_workspace(Call c) except -1:
             f"{shape_of(&c.view[SRC])} with the channels on axis {c.channel_axis}, got one that "
             f"ends in {shown(bytes(array_of(c, WORKSPACE)[-order:]))}"
         )
+    return 0
 
 
 cdef int check_sums(Call c) except -1:
@@ -194,6 +216,7 @@ cdef int check_sums(Call c) except -1:
             f"sums: expected at least {c.elements} elements per channel, as many as this part has, "
             f"got {int(c.problem.count)}"
         )
+    return 0
 
 
 cdef object doubles_of(Call c, int role):

@@ -25,11 +25,13 @@ cdef int check_outputs(Call c) except -1:
                 f"got {shape_of(&c.view[role])}"
             )
         check_writable(c, role)
+    return 0
 
 
 cdef int check_writable(Call c, int role) except -1:
     if c.buffer[role].readonly:
         raise ValueError(f"{name_of(c, role)}: expected a writable array, got a read-only one")
+    return 0
 
 
 # ---- shared memory --------------------------------------------------------------
@@ -63,13 +65,18 @@ cdef int check_alone(Call c, int role) except -1:
             raise ValueError(
                 f"{name_of(c, role)}: shares memory with {name_of(c, other)}{in_place_text(c, role)}"
             )
+    return 0
 
 
 cdef str in_place_text(Call c, int role):
     """Which inputs' memory an output may occupy, for a message."""
+    cdef int other
     if role >= VECTORS:
         return ""
-    names = [input_name(c, other) for other in range(VECTORS) if is_read(c, other)]
+    names = []
+    for other in range(VECTORS):
+        if is_read(c, other):
+            names.append(input_name(c, other))
     return f" (allowed: exactly the memory of {any_of(names)})"
 
 
@@ -152,8 +159,10 @@ cdef object new_like_src(Call c, const bn_axes *order, Py_ssize_t least):
         return new_array(shape, dtype, c, least)
     axes = [order.axis[i] for i in range(order.n)]
     axes += [axis for axis, n in enumerate(shape) if n == 1]
-    permuted = new_array([shape[axis] for axis in axes], dtype, c, least)
-    return permuted.transpose([axes.index(axis) for axis in range(len(axes))])
+    permuted = []
+    for axis in axes:
+        permuted.append(shape[axis])
+    return new_array(permuted, dtype, c, least).transpose([axes.index(axis) for axis in range(len(axes))])
 
 
 cdef int new_vector_dtype(Call c) noexcept:
