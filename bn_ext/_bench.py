@@ -22,7 +22,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bn_ext import _core, _functions
+import bn_ext._core as _core
+import bn_ext._functions as _functions
 from bn_ext._dtypes import dtype_of
 
 Array = NDArray[Any]

@@ -10,7 +10,7 @@ from typing import Any, Literal, Never, SupportsFloat, SupportsIndex, overload
 
 import numpy as np
 
-from bn_ext import _core
+import bn_ext._core as _core
 from bn_ext._names import refuses_other_names, unknown
 from bn_ext._results import (
     BatchNormAddGradients,

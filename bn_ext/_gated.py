@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bn_ext import _core
+import bn_ext._core as _core
 from bn_ext._results import BatchNormDoubleBackward
 from bn_ext._typing import NDArray
 

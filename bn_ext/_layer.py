@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Never, SupportsInde
 
 import numpy as np
 
-from bn_ext import _core
+import bn_ext._core as _core
 from bn_ext._gated import workspace_size
 from bn_ext._names import find_hint, refuses_other_names, unknown
 from bn_ext._sums import GradientSums, Statistics, total_of

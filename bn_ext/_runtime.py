@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 from bn_ext._version import __version__
 
 if TYPE_CHECKING:
-    from bn_ext import _core
+    import bn_ext._core as _core
 
     _WAIT_SET_BY: dict[str, str]
 

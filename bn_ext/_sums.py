@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, SupportsFloat, Sup
 
 import numpy as np
 
-from bn_ext import _core
+import bn_ext._core as _core
 from bn_ext._names import refuses_other_names, unknown
 from bn_ext._typing import Array, DataFormat, DTypeLike, Flag, NDArray
 from bn_ext._vectors import vectors_alike

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bn_ext import _core
+import bn_ext._core as _core
 
 
 def vectors_alike(**given: Any) -> dict[str, Any]:

@@ -17,7 +17,9 @@ from typing import Any, Never, SupportsFloat, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from bn_ext import _core, _layer, _vectors
+import bn_ext._core as _core
+import bn_ext._layer as _layer
+import bn_ext._vectors as _vectors
 from bn_ext._gated import gated, gated_double_backward, workspace_size
 from bn_ext._names import missing, refuses_other_names, unknown
 from bn_ext._typing import DataFormat, Flag

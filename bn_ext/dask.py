@@ -20,7 +20,8 @@ from typing import Any, Never, SupportsFloat, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from bn_ext import _core, _functions
+import bn_ext._core as _core
+import bn_ext._functions as _functions
 from bn_ext._names import missing, refuses_other_names, unknown
 from bn_ext._results import BatchNormGradients, BatchNormTraining
 from bn_ext._sums import GradientSums, Statistics

@@ -6,7 +6,7 @@ from datetime import date
 from itertools import product
 from typing import Any
 
-from bn_ext import _core
+import bn_ext._core as _core
 from bn_ext._bench import LAYOUTS, OPS, PEERS, SHAPES, WORK, Case, Row, Shape, row
 from bn_ext._cli.usage import UsageError, as_seconds, as_shape, as_whole
 from bn_ext._dtypes import DTYPES, dtype_of

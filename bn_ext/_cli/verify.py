@@ -13,7 +13,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from bn_ext import _core, _functions
+import bn_ext._core as _core
+import bn_ext._functions as _functions
 from bn_ext._dtypes import DTYPES, Dtype, dtype_of
 from bn_ext._gated import workspace_size
 from bn_ext._runtime import available_isas, get_isa, spelled

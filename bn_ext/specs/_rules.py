@@ -11,7 +11,7 @@ from typing import Any, SupportsFloat
 
 import numpy as np
 
-from bn_ext import _core
+import bn_ext._core as _core
 
 #: Our names of arrays that are no vectors.
 _DATA = ("src", "diff_dst")

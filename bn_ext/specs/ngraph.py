@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, SupportsFloat
 
 import numpy as np
 
-from bn_ext import _core
+import bn_ext._core as _core
 from bn_ext._typing import Array, Data, NDArray, Scalar
 from bn_ext.specs._rules import Rules
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, NamedTuple, SupportsFloat
 
 import numpy as np
 
-from bn_ext import _core
+import bn_ext._core as _core
 from bn_ext._typing import Array, Data, Flag, NDArray, Scalar, Vector
 from bn_ext.specs._rules import Rules, as_positive, as_word
 

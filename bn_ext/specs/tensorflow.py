@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, NamedTuple, SupportsFloat, TypeAlias
 import numpy as np
 from numpy import float32
 
-from bn_ext import _core
+import bn_ext._core as _core
 from bn_ext._typing import Array, Data, Flag, NDArray, Scalar
 from bn_ext.specs._rules import Rules, as_word
 

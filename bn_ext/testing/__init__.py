@@ -9,7 +9,8 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bn_ext import _core, _names
+import bn_ext._core as _core
+import bn_ext._names as _names
 from bn_ext._typing import Array, DataFormat
 from bn_ext.testing._cases import ARITHMETICS, OPERANDS, Case, Kind, as_set, standard_cases
 from bn_ext.testing._operators import as_operator

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bn_ext import _core
+import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES, dtype_of
 from bn_ext.testing import _formulas as formulas, _limits as limits, _weaker as weaker
 

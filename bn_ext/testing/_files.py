@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bn_ext import _core
+import bn_ext._core as _core
 from bn_ext._version import __version__
 from bn_ext.testing._cases import ARITHMETICS, Case
 from bn_ext.testing._limits import half_ulp

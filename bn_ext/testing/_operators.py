@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bn_ext import _core
+import bn_ext._core as _core
 from bn_ext.testing._cases import OLD, OLD_WEIGHT, OPERANDS, Kind
 
 

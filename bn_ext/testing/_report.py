@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bn_ext import _core
+import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES, dtype_of
 from bn_ext.testing._cases import ARITHMETICS, TENSORS, Case
 from bn_ext.testing._limits import arithmetic as number_of, distance, half_ulp

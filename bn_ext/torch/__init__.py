@@ -5,7 +5,7 @@ The extra ``torch`` installs what this module needs. ``import bn_ext`` does not 
 
 from typing import Any
 
-from bn_ext import _core
+import bn_ext._core as _core
 from bn_ext._names import missing
 
 try:

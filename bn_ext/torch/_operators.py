@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.library import custom_op
 
-from bn_ext import _core
+import bn_ext._core as _core
 from bn_ext._gated import gated_double_backward, workspace_size
 from bn_ext._sums import GradientSums, Statistics, total_of
 
