@@ -947,7 +947,7 @@ def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cases")
     done = python("-P", "-m", "bn_ext", "cases", folder, "--quick")
     assert done.returncode == 0
-    assert re.match(r"\d+ cases, 1\.\d\d MB", done.stdout)
+    assert re.match(r"\d+ cases, 2\.\d\d MB", done.stdout)
     return folder
 
 

@@ -151,7 +151,8 @@ def _merged(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Rows that say the same of several cases, once; numbers and addresses aside."""
     alike: dict[Any, list[tuple[str, ...]]] = {}
     for row in rows:
-        what = re.sub(r"0x[\da-fA-F]+|[\d, ]+|(?<=an array, got ).*", "", row[6])
+        what = re.sub(r"0x[\da-fA-F]+|(?<=an array, got ).*", "", row[6])
+        what = re.sub(r"[\d, ]+", "", what)
         if row[4]:  # a place: is it a stretch of channels, rows, ...?
             what = "".join(re.findall("^(?:channel|row|sample|position)", row[6]))
         alike.setdefault((row[2].partition(" ")[0], what), []).append(row)
