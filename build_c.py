@@ -340,7 +340,7 @@ def main():
     parser.add_argument("flags", nargs=argparse.REMAINDER, help="override the usual ones")
     args = parser.parse_args()
     try:
-        built = units(args.source, args.machine, args.system)
+        built = list(units(args.source, args.machine, args.system))
         with alone(args.out):
             objects = compile_units(built, args.out, shlex.split(args.cc), args.flags)
     except subprocess.CalledProcessError as error:
