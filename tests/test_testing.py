@@ -14,6 +14,7 @@ from cases import DATA_DTYPES, FORMATS
 from command_line import run as command
 from needs import needs_long_double
 from processes import printed_by, python
+from sheets import WithDLPack
 from tree import ROOT
 
 import bn_ext
@@ -723,19 +724,6 @@ class Ending:
         raise SystemExit(0)
 
 
-class Exported:
-    """Knows DLPack, and nothing else."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack__(self, **options):
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
-
-
 def changed(make, of=slice(None)):
     def gradient(*given, epsilon):
         found = [*bn_ext.batch_norm_backward(*given, epsilon=epsilon)]
@@ -749,7 +737,7 @@ ROWS = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
 
 
 def test_results_of_other_packages_are_read_or_named():
-    check_backward(changed(Exported), ROWS)
+    check_backward(changed(WithDLPack), ROWS)
     with pytest.raises(AssertionError, match="diff_src +expected an array, .*: on another device"):
         check_backward(changed(lambda _: Unreadable(), slice(1)), ROWS)
     with pytest.raises(AssertionError, match="diff_src +expected an array, .*: 0"):
