@@ -2,11 +2,13 @@
 
 import tracemalloc
 
+import guarded
 import numpy as np
 import pytest
 from bounds import assert_near
 from cases import DATA_DTYPES, DTYPES, FORMATS, Problem, all_bits, full_order, placed
 from members import MEMBERS, problem
+from needs import needs_linux
 
 import bn_ext
 from bn_ext import _core
@@ -277,3 +279,54 @@ def test_copies_in_pieces(rng, data, dims):
             assert all_bits(grads) == all_bits(dense)
             own = np.frombuffer(out.tobytes(), np.uint8)
             assert np.count_nonzero(out.base) == np.count_nonzero(own)  # no gap is written
+
+
+def strided_views():
+    """(shape, layout, strides in elements) of what kernels/copies.inc tells apart."""
+    for n in [*range(1, 40), 63, 64, 65, 127, 200]:
+        for step in (2, 3, 4, 5, 21, 40, -1, -2, -3):
+            yield (2, 3, n), "NCX", (3 * abs(step) * n + 3, abs(step) * n + 1, step)
+        for columns, apart in ((3, 4), (3, -4), (2, 7), (5, 9), (16, 17), (17, -30)):
+            yield (n, columns), "NXC", (apart, 1)
+        for rows in (1, 7, 8, 17):
+            yield (2, rows, n), "NCX", (rows * n + 1, 1, rows)
+            yield (2, n, rows), "NCX", (n * (rows + 1), 1, -n)
+
+
+def at_a_guard(region, shape, strides, dtype, at_end):
+    """A view whose last byte is right before a page that must not be touched, or whose first byte
+    is right behind one; and the same bytes as a flat array.
+    """
+    reach = [(n - 1) * stride for n, stride in zip(shape, strides, strict=True)]
+    low, high = sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach) + 1
+    size = (high - low) * dtype.itemsize
+    first = guarded.PAGE + (region.size - size if at_end else 0)
+    flat = np.ndarray(high - low, dtype, region.memory, first)
+    steps = tuple(stride * dtype.itemsize for stride in strides)
+    return np.ndarray(shape, dtype, region.memory, first - low * dtype.itemsize, steps), flat
+
+
+@needs_linux
+@pytest.mark.parametrize("data", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("at_end", [False, True])
+def test_steps_between_elements(rng, data, at_end):
+    """Views of every second element, reversed ones, columns of wider rows, transposed ones: their
+    elements are read and written, and nothing before the first, between or behind the last.
+    """
+    read, written = guarded.Region(128), guarded.Region(128)
+    for shape, layout, strides in strided_views():
+        p = Problem(rng, shape, layout, data)
+        dense = p.run(bn_ext.batch_norm_backward, num_threads=1)
+        diff_dst, _ = at_a_guard(read, shape, strides, p.src.dtype, at_end)
+        out, flat = at_a_guard(written, shape, strides, p.src.dtype, at_end)
+        flat[...] = 7
+        expected = flat.copy()
+        index = np.zeros(shape, np.int64) - sum(
+            min(0, (n - 1) * stride) for n, stride in zip(shape, strides, strict=True)
+        )
+        for axis, stride in enumerate(strides):
+            index += stride * np.arange(shape[axis]).reshape([-1] + [1] * (len(shape) - axis - 1))
+        expected[index] = dense[0]
+        diff_dst[...] = p.diff_dst
+        p.run(bn_ext.batch_norm_backward, diff_dst=diff_dst, out=(out, None, None), num_threads=1)
+        assert flat.tobytes() == expected.tobytes(), (shape, strides)

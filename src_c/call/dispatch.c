@@ -9,6 +9,7 @@
     extern const bn_dtype_kernels bn_kernels_##c_name##_##level;
 #define DECLARE(level)                                                                             \
     BN_DTYPE_TABLE(KERNELS, level)                                                                 \
+    extern const bn_copy_kernels bn_copies_##level[BN_COPY_SIZES];                                 \
     BN_OPERATIONS_OF(level);
 BN_LEVELS(DECLARE)
 #undef KERNELS
@@ -31,6 +32,7 @@ enum {
         .training = bn_training_##level,                                                           \
         .inference = bn_inference_##level,                                                         \
         .moments = &bn_moments_##level,                                                            \
+        .copies = bn_copies_##level,                                                               \
         .needs = NEEDS_##level,                                                                    \
     },
 static const bn_level levels[] = {BN_LEVELS(ENTRY)};

@@ -1,6 +1,7 @@
 /* dispatch.h: the instruction-set levels, and the one in use. See dispatch.c. */
 #pragma once
 
+#include "kernels/copies.h"
 #include "kernels/kernels.h"
 #include "operations/operation.h"
 
@@ -11,7 +12,8 @@ typedef struct {
     const char *name;
     const bn_dtype_kernels *kernels[BN_DTYPES];
     const bn_operation (*backward)[2], *double_backward, *training, *inference, *moments;
-    int needs; /* of the CPU */
+    const bn_copy_kernels *copies; /* for elements of 2, 4 and 8 bytes */
+    int needs;                     /* of the CPU */
 } bn_level;
 
 int bn_level_count(void);                /* levels this CPU can run, lowest first */

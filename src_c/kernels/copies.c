@@ -1,0 +1,27 @@
+/* copies.c: copies of two axes at one level: copies.inc for each size of elements. */
+#include "kernels/copies.h"
+
+#include "kernels/vec_picks.h"
+
+typedef uint16_t word_2;
+typedef uint32_t word_4;
+typedef uint64_t word_8;
+
+#define SIZE 2
+#include "kernels/copies.inc"
+#undef SIZE
+#define SIZE 4
+#include "kernels/copies.inc"
+#undef SIZE
+#define SIZE 8
+#include "kernels/copies.inc"
+#undef SIZE
+
+#define PASTE(a, b) a##_##b
+#define JOIN(a, b)  PASTE(a, b)
+extern const bn_copy_kernels JOIN(bn_copies, BN_LEVEL)[BN_COPY_SIZES];
+const bn_copy_kernels JOIN(bn_copies, BN_LEVEL)[BN_COPY_SIZES] = {
+    {set_picks_2, copy_2},
+    {set_picks_4, copy_4},
+    {set_picks_8, copy_8},
+};
