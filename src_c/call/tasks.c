@@ -13,6 +13,8 @@
 
 #include <string.h>
 
+#include "call/task.h"
+
 /* ---- coefficients ------------------------------------------------------------- */
 
 /* By how many numbers a ring's planes are shifted, so that the first result on a cache-line
