@@ -12,7 +12,7 @@
 #include "exact/exact.h"
 
 #include "base/memory.h"
-#include "threads/pool.h"
+#include "threads/team.h"
 
 /* A portion (all measured). */
 enum {
