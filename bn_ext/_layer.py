@@ -64,8 +64,7 @@ class Saved(NamedTuple):
     added: bool  # was there a src_1?
     gate: dict[str, Any]  # arguments that tell which elements the ReLU passed
     options: _Options  # of the layer
-    #: Of each channel, over all processes if the statistics are theirs; None: not known.
-    elements: int | None = None
+    elements: int  # of each channel, over all processes if the statistics are theirs
 
     def __repr__(self) -> str:
         return f"<Saved: a forward pass of {self.src.dtype} data of shape {self.src.shape}>"
@@ -489,8 +488,7 @@ class BatchNorm:
             raise TypeError(
                 f"saved: expected the layer's `saved` after a forward, got {_core.shown(saved)}"
             )
-        for name, mine in self._options._asdict().items():
-            its = getattr(saved.options, name, mine)
+        for name, mine, its in zip(_Options._fields, self._options, saved.options, strict=True):
             if its != mine:
                 raise ValueError(
                     f"saved: expected a pass of a layer with {name}={mine!r}, like this one, "
@@ -507,7 +505,7 @@ class BatchNorm:
             known = {"variance": saved.variance, "gamma": self.gamma, "epsilon": self.epsilon}
             total = self._total(GradientSums, *given[:3], **gate, **known)
             elements = total.count
-        if saved.from_batch and saved.elements not in (None, elements):
+        if saved.from_batch and saved.elements != elements:
             raise ValueError(
                 "allreduce: expected the same parts in both passes, with forward's "
                 f"{saved.elements} elements per channel, got {elements} in backward"
