@@ -290,6 +290,33 @@ def jobs():
     return int(asked or cpus())
 
 
+def ahead_of(part, path, source):
+    """The lines of a file, and of those that it includes, before `part` is; None if it is not."""
+    lines = []
+    for line in path.read_text().splitlines():
+        if include := re.fullmatch(r'#include "(\S+)".*', line):
+            if include[1] == part:
+                return lines
+            deeper = ahead_of(part, source / include[1], source)
+            if deeper is not None:
+                return lines + deeper
+        lines.append(line)
+    return None
+
+
+def parts_of_kernels(built, out):
+    """For editors, as units: each .inc file, behind what f32.c has before it."""
+    kernel = next(unit for unit in built if unit.name == "f32-baseline")
+    source = kernel.path.parents[1]
+    for path in sorted(source.rglob("*.inc")):
+        ahead = out / f"ahead_of_{path.stem}.h"
+        lines = ahead_of(path.relative_to(source).as_posix(), kernel.path, source)
+        ahead.write_text("\n".join(lines) + "\n")
+        # What a part defines is used in others.
+        flags = ["-Wno-unused", "-xc", "-include", str(ahead)]
+        yield Unit(path.stem, path, [*kernel.flags, *flags])
+
+
 def compile_units(built, out, compiler, flags, database=None):
     """Compile units to objects; keep an object if its command and its sources have not changed.
 
@@ -335,9 +362,10 @@ def compile_units(built, out, compiler, flags, database=None):
 
     if database:
         here = os.getcwd()
+        seen = [*built, *parts_of_kernels(built, out)]
         entries = [
             {"directory": here, "file": str(unit.path), "arguments": command_of(unit)}
-            for unit in built
+            for unit in seen
         ]
         database.write_text(json.dumps(entries, indent=1) + "\n")
     done, new, most = count(1), [unit for unit in built if is_new(unit)], jobs()
