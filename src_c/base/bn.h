@@ -86,7 +86,7 @@ typedef struct {
     bn_dtype dtype;
 } bn_vector;
 
-/* What a problem's memory must be depends on two sizes, and so does the order of its sums (order.c).
+/* Two sizes decide what a problem's memory must be, and in which order it is summed (order.c).
  * BN_WIDE_ENOUGH: channels that fill a row; 16-bit ones fill four 64-byte registers.
  * BN_ALWAYS_LONG: a run of so many elements is long, however many positions there are. */
 enum { BN_WIDE_ENOUGH = 128, BN_ALWAYS_LONG = 256 };
