@@ -352,10 +352,11 @@ def _count(run: Any, arguments: Any, tracked: Tensor | None) -> Any:
         if tracked is not None:
             tracked.sub_(1)
         raise
-    step = _Step(*arguments)
-    for old, new in zip((step.running_mean, step.running_var), outputs[3:], strict=False):
-        if len(new):
-            old.copy_(new)
+    if after := outputs[3:]:  # an operator's; the kernel has written them itself
+        step = _Step(*arguments)
+        for old, new in zip((step.running_mean, step.running_var), after, strict=True):
+            if len(new):
+                old.copy_(new)
     return outputs
 
 
