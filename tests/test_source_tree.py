@@ -77,7 +77,7 @@ def test_an_unbuilt_clone_says_what_to_run(clone, options):
 
 def test_an_installed_package_without_its_core(clone):
     core_of(clone).unlink()
-    for sources in "src_c", "bn_ext/_core":
+    for sources in "src_c", "bn_ext/_core_src":
         shutil.rmtree(clone / sources)
     status, _, printed = imported(clone)
     assert status == 1
@@ -232,7 +232,7 @@ def test_editors_learn_the_command_of_every_source(sources):
     found = json.loads((sources / "compile_commands.json").read_text())
     c = [path for path in (sources / "src_c").rglob("*") if path.suffix in (".c", ".inc")]
     files = {str(path.relative_to(sources)) for path in c}
-    assert files | {"bn_ext/_core/core.c"} == {each["file"] for each in found}
+    assert files | {"bn_ext/_core_src/core.c"} == {each["file"] for each in found}
     for each in found:
         assert each["directory"] == str(sources)
         assert each["file"] in each["arguments"]
