@@ -55,28 +55,46 @@ FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
 LINK = ["-std=gnu11", "-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations"]
 # The user's flags that cannot change bits, nor the floating-point mode of the process. All others
 # are left out, because later flags cannot undo them all: there are none for some.
-LET_IN = re.compile(
-    r"-g[\w=+-]*|-O[0-3gsz]?|-W(?![alp],).*|-Wp(,-[DU][^,]*)+|-[BDILU].+|-l[^:]+|-std=.*"
-    r"|-(bundle|dynamiclib|pedantic|pipe|pthread|rdynamic|s|shared|(shared|static)-lib\w+|v|w)"
-    r"|--(target|sysroot|gcc-toolchain)=.*|-?-coverage|-m(mac|i)os\w*-version-min=.*"
-    r"|-m(64|32|(no-)?omit-leaf-frame-pointer|(arch|tune|cpu|cmodel|branch-protection)=.*)"
-    r"|-f(no-)?(stack-.*|cf-protection.*|hardened|trivial-auto-var-init=.*|zero-call-used-regs=.*"
-    r"|sanitize.*|omit-frame-pointer|optimize-sibling-calls|exceptions|(asynchronous-)?unwind-tables"
-    r"|debug-.*|var-tracking.*|\w+-prefix-map=.*|random-seed=.*|ident|tree-vectorize|common"
-    r"|lto.*|fat-lto-objects|use-linker-plugin|use-ld=.*|(test-)?coverage.*|(auto-)?profile.*"
-    r"|pic|PIC|pie|PIE|plt|semantic-interposition|visibility.*|(function|data)-sections"
-    r"|wrapv|strict-(overflow|aliasing)|delete-null-pointer-checks"
-    r"|diagnostics-.*|(color|caret)-diagnostics|message-length=.*)"
-    # To the linker: neither files nor plugins.
-    r"|-Wl(,--?((z|rpath(-link)?|soname|install_name)[=,](@(rpath|\w+_path)|[^-@,])[^,]*"
-    r"|([sSx]|O\d|(no-)?(as-needed|allow-shlib-undefined|undefined|fatal-warnings)|gc-sections"
+_PATH = r"(@(rpath|\w+_path)|[^-@,])[^,]*"  # for the linker: neither a flag nor a file of flags
+_LINKER = (
+    # with a path or a word
+    rf"(z|rpath(-link)?|soname|install_name)[=,]{_PATH}",
+    # alone or with =value
+    r"([sSx]|O\d|(no-)?(as-needed|allow-shlib-undefined|undefined|fatal-warnings)|gc-sections"
     r"|sort-\w+|(en|dis)able-new-dtags|Bsymbolic[\w-]*|build-id|hash-style|exclude-libs|strip-\w+"
-    r"|export-dynamic|warn-\w+|no-keep-memory|dead_strip\w*|headerpad\w*)(=[^,]*)?))+"
+    r"|export-dynamic|warn-\w+|no-keep-memory|dead_strip\w*|headerpad\w*)(=[^,]*)?",
 )
+_FEATURES = (  # of -f, or -fno-
+    # hardening and sanitizers
+    r"stack-.*|cf-protection.*|hardened|trivial-auto-var-init=.*|zero-call-used-regs=.*|sanitize.*",
+    # debugging and profiling
+    r"omit-frame-pointer|debug-.*|var-tracking.*|(test-)?coverage.*|(auto-)?profile.*",
+    # code that computes the same
+    r"optimize-sibling-calls|exceptions|(asynchronous-)?unwind-tables|tree-vectorize|common"
+    r"|wrapv|strict-(overflow|aliasing)|delete-null-pointer-checks",
+    # objects and symbols
+    r"pic|PIC|pie|PIE|plt|semantic-interposition|visibility.*|(function|data)-sections"
+    r"|lto.*|fat-lto-objects|use-linker-plugin|use-ld=.*",
+    # the same output everywhere; messages
+    r"\w+-prefix-map=.*|random-seed=.*|ident|diagnostics-.*|(color|caret)-diagnostics"
+    r"|message-length=.*",
+)
+_HARMLESS = (
+    r"-g[\w=+-]*",
+    r"-O[0-3gsz]?",
+    r"-W(?![alp],).*|-Wp(,-[DU][^,]*)+",  # warnings; -Wp hands on macros alone
+    r"-[BDILU].+|-l[^:]+|-std=.*",
+    r"-(bundle|dynamiclib|pedantic|pipe|pthread|rdynamic|s|shared|(shared|static)-lib\w+|v|w)",
+    r"--(target|sysroot|gcc-toolchain)=.*|-?-coverage|-m(mac|i)os\w*-version-min=.*",
+    r"-m(64|32|(no-)?omit-leaf-frame-pointer|(arch|tune|cpu|cmodel|branch-protection)=.*)",
+    rf"-f(no-)?({'|'.join(_FEATURES)})",
+    rf"-Wl(,--?({'|'.join(_LINKER)}))+",
+)
+LET_IN = re.compile("|".join(_HARMLESS))
 # The same, with a value as the next word. Compilers read more flags from a word that begins with @.
 LET_IN_WITH_VALUE = re.compile(
     r"-([BDILUl]|arch|idirafter|iquote|isysroot|isystem|target|undefined|-sysroot)\n[^-@:].*"
-    r"|-Wl,--?(z|rpath(-link)?|soname|install_name)\n-Wl,(@(rpath|\w+_path)|[^-@,])[^,]*"
+    rf"|-Wl,--?(z|rpath(-link)?|soname|install_name)\n-Wl,{_PATH}"
 )
 #: Flags that were left out, and named.
 SAID = set()
@@ -272,6 +290,33 @@ def jobs():
     return int(asked or cpus())
 
 
+def ahead_of(part, path, source):
+    """The lines of a file, and of those that it includes, before `part` is; None if it is not."""
+    lines = []
+    for line in path.read_text().splitlines():
+        if include := re.fullmatch(r'#include "(\S+)".*', line):
+            if include[1] == part:
+                return lines
+            deeper = ahead_of(part, source / include[1], source)
+            if deeper is not None:
+                return lines + deeper
+        lines.append(line)
+    return None
+
+
+def parts_of_kernels(built, out):
+    """For editors, as units: each .inc file, behind what f32.c has before it."""
+    kernel = next(unit for unit in built if unit.name == "f32-baseline")
+    source = kernel.path.parents[1]
+    for path in sorted(source.rglob("*.inc")):
+        ahead = out / f"ahead_of_{path.stem}.h"
+        lines = ahead_of(path.relative_to(source).as_posix(), kernel.path, source)
+        ahead.write_text("\n".join(lines) + "\n")
+        # What a part defines is used in others.
+        flags = ["-Wno-unused", "-xc", "-include", str(ahead)]
+        yield Unit(path.stem, path, [*kernel.flags, *flags])
+
+
 def compile_units(built, out, compiler, flags, database=None):
     """Compile units to objects; keep an object if its command and its sources have not changed.
 
@@ -317,9 +362,10 @@ def compile_units(built, out, compiler, flags, database=None):
 
     if database:
         here = os.getcwd()
+        seen = [*built, *parts_of_kernels(built, out)]
         entries = [
             {"directory": here, "file": str(unit.path), "arguments": command_of(unit)}
-            for unit in built
+            for unit in seen
         ]
         database.write_text(json.dumps(entries, indent=1) + "\n")
     done, new, most = count(1), [unit for unit in built if is_new(unit)], jobs()

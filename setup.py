@@ -1,4 +1,4 @@
-"""Builds bn_ext._core from bn_ext/_core/ and the C sources that build_c.py lists.
+"""Builds bn_ext._core from bn_ext/_core_src/ and the C sources that build_c.py lists.
 
 setuptools cannot compile a source twice within an extension, nor sources with different
 flags. So build_c.py compiles all of them, and setuptools links. setuptools reads environment
@@ -90,7 +90,7 @@ def readme():
 
 
 LINK = [*HARDENED_LINK, *(["-Wl,-s"] if STRIP and sys.platform == "linux" else [])]
-core = Extension("bn_ext._core", ["bn_ext/_core/core.pyx"], extra_link_args=LINK)
+core = Extension("bn_ext._core", ["bn_ext/_core_src/core.pyx"], extra_link_args=LINK)
 kernels = Extension("oracle.compiled", ["tests/oracle/compiled.pyx"], extra_link_args=LINK)
 
 # Builds of one tree share files, even if their options differ.

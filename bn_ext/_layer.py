@@ -64,8 +64,7 @@ class Saved(NamedTuple):
     added: bool  # was there a src_1?
     gate: dict[str, Any]  # arguments that tell which elements the ReLU passed
     options: _Options  # of the layer
-    #: Of each channel, over all processes if the statistics are theirs; None: not known.
-    elements: int | None = None
+    elements: int  # of each channel, over all processes if the statistics are theirs
 
     def __repr__(self) -> str:
         return f"<Saved: a forward pass of {self.src.dtype} data of shape {self.src.shape}>"
@@ -441,62 +440,23 @@ class BatchNorm:
         """
         if other:
             raise unknown(BatchNorm.backward, other)
-        own = self.saved
-        if saved is None and own is None:
-            raise RuntimeError(
-                "backward: expected a successful forward, with keep=True, before it; call it first"
-            )
-        if saved is None and own is not None and self._used is own.mean:
-            raise RuntimeError(
-                "backward: the last forward has had its backward; if diff_dst belongs to another "
-                "forward, or is one more for the last, pass saved=, what the layer's `saved` was "
-                "after that forward"
-            )
-        saved = own if saved is None else saved
-        if not isinstance(saved, Saved):
-            raise TypeError(
-                f"saved: expected the layer's `saved` after a forward, got {_core.shown(saved)}"
-            )
-        if saved.options != self._options:
-            for name, mine in self._options._asdict().items():
-                its = getattr(saved.options, name, mine)
-                if its != mine:
-                    raise ValueError(
-                        f"saved: expected a pass of a layer with {name}={mine!r}, like this one, "
-                        f"got one with {name}={its!r}"
-                    )
+        saved = self._pass_of(saved)
         diff = _core.as_array(diff_dst, "diff_dst")
         accumulate = _core.as_flag(accumulate, "accumulate")
         param_grads = self.affine and not self.frozen
         gated = saved.added and self.relu
         gate: dict[str, Any] = {"relu": True, **saved.gate} if self.relu else {}
         given = saved.src, diff, saved.mean, saved.variance, self.gamma
-        total, elements = None, saved.src.size // self.channels
-        if self.allreduce and (saved.from_batch or param_grads):
-            known = {"variance": saved.variance, "gamma": self.gamma, "epsilon": self.epsilon}
-            total = self._total(GradientSums, *given[:3], **gate, **known)
-            elements = total.count
-        if saved.from_batch and saved.elements not in (None, elements):
-            raise ValueError(
-                "allreduce: expected the same parts in both passes, with forward's "
-                f"{saved.elements} elements per channel, got {elements} in backward"
-            )
         options = {
             **self._shared(),
             "is_training": saved.from_batch,
             "param_grads": param_grads,
             "exact": self.exact,
-            "total": total_of(total),
+            "total": self._total_gradient(saved, given, gate, param_grads),
             "diff_src_1": gated,
             **gate,
         }
-        out: list[Any] = [None] * (3 + gated)
-        if param_grads:
-            for name in ("gamma", "beta", "diff_gamma", "diff_beta"):  # written in place
-                array = getattr(self, name)
-                if not isinstance(array, np.ndarray) and (array is not None or "diff" in name):
-                    raise _core.no_ndarray(array, name)
-            out[1:3] = self.diff_gamma, self.diff_beta
+        out = [None, *(self._written() if param_grads else (None, None)), *[None] * gated]
         found: Any = _core.backward(*given, **options, out=out, dry=accumulate)
         if accumulate:  # that was only to refuse arrays which must not be written
             found = _core.backward(*given, **options)
@@ -504,10 +464,63 @@ class BatchNorm:
             with _core.DefaultMode():
                 self.diff_gamma += found.diff_gamma
                 self.diff_beta += found.diff_beta
-        if saved is own:
+        if saved is self.saved:
             vars(self)["_used"] = saved.mean
         added = found[3] if gated else diff
         return (found.diff_src, added) if saved.added else found.diff_src
+
+    def _pass_of(self, saved: Saved | None) -> Saved:
+        """The pass whose gradient is wanted: the one that is given, or the last."""
+        if saved is None:
+            saved = self.saved
+            if saved is None:
+                raise RuntimeError(
+                    "backward: expected a successful forward, with keep=True, before it; call it "
+                    "first"
+                )
+            if self._used is saved.mean:
+                raise RuntimeError(
+                    "backward: the last forward has had its backward; if diff_dst belongs to "
+                    "another forward, or is one more for the last, pass saved=, what the layer's "
+                    "`saved` was after that forward"
+                )
+        if not isinstance(saved, Saved):
+            raise TypeError(
+                f"saved: expected the layer's `saved` after a forward, got {_core.shown(saved)}"
+            )
+        for name, mine, its in zip(_Options._fields, self._options, saved.options, strict=True):
+            if its != mine:
+                raise ValueError(
+                    f"saved: expected a pass of a layer with {name}={mine!r}, like this one, "
+                    f"got one with {name}={its!r}"
+                )
+        return saved
+
+    def _total_gradient(
+        self, saved: Saved, given: tuple[Any, ...], gate: dict[str, Any], param_grads: bool
+    ) -> Any:
+        """The sums of all processes that `_core.backward` takes, if there are any."""
+        total, elements = None, saved.src.size // self.channels
+        if self.allreduce and (saved.from_batch or param_grads):
+            known = {"variance": saved.variance, "gamma": self.gamma, "epsilon": self.epsilon}
+            total = self._total(GradientSums, *given[:3], **gate, **known)
+            elements = total.count
+        if saved.from_batch and saved.elements != elements:
+            raise ValueError(
+                "allreduce: expected the same parts in both passes, with forward's "
+                f"{saved.elements} elements per channel, got {elements} in backward"
+            )
+        return total_of(total)
+
+    def _written(self) -> tuple[Any, Any]:
+        """diff_gamma and diff_beta, which are written in place, as an optimizer writes gamma and
+        beta.
+        """
+        for name in ("gamma", "beta", "diff_gamma", "diff_beta"):
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) and (array is not None or "diff" in name):
+                raise _core.no_ndarray(array, name)
+        return self.diff_gamma, self.diff_beta
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything except what `forward` saves for `backward`."""

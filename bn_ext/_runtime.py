@@ -42,9 +42,7 @@ def _import_core() -> Any:
     """Import `_core`, or raise an error that says how to compile it."""
     # Import NumPy only after this: where bn_ext is not installed, NumPy may be missing too.
     try:
-        core = import_module("bn_ext._core")
-        if getattr(core, "__file__", None):  # else it is the folder of its sources
-            return core
+        return import_module("bn_ext._core")
     except ModuleNotFoundError as error:
         if error.name != "bn_ext._core":
             raise

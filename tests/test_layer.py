@@ -557,28 +557,6 @@ def test_attributes_that_a_layer_does_not_have():
     assert layer.weight is layer.gamma
 
 
-def test_a_pickle_of_the_released_version(rng):
-    """It has the options as attributes, and what that version kept beside them."""
-    p = problem(rng)
-    layer = layer_of(p, relu=True, dtype="float32")
-    names = [
-        *["dtype", "channels", "epsilon", "exponential_avg_factor", "correction", "data_format"],
-        *["affine", "relu", "track_running_stats", "num_threads", "exact", "allreduce"],
-        *["gamma", "beta", "diff_gamma", "diff_beta", "running_mean", "running_variance"],
-        *["num_batches_tracked", "training", "frozen"],
-    ]
-    state = {name: getattr(layer, name) for name in names} | {
-        "saved": None, "_used": False, "_apart": False, "_options_of_a_pass": {"channels": 5}
-    }  # fmt: skip
-    other = bn_ext.BatchNorm.__new__(bn_ext.BatchNorm)
-    other.__setstate__(copy.deepcopy(state))
-    assert repr(other) == repr(layer)
-    want = step(layer, p)
-    saved = type(layer.saved)(*layer.saved[:6], {"channels": 5})
-    assert bits(other.backward(p.diff_dst, saved)) == want[1]
-    assert step(pickle.loads(pickle.dumps(other)), p) == want
-
-
 COPIES = {
     "pickle": lambda layer: pickle.loads(pickle.dumps(layer)),
     "deepcopy": copy.deepcopy,

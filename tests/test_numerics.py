@@ -3,7 +3,6 @@
 import functools
 import itertools
 from fractions import Fraction
-from math import isqrt
 
 import cases
 import hostile_data
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from bounds import errors, reference_of, second_errors, statistics_errors, sum_errors
 from cases import DATA_DTYPES, DTYPES, FORMATS, INPUTS, SHORT, Problem, shape
+from exact_sums import gradient
 from needs import needs_long_double
 
 import bn_ext
@@ -83,24 +83,6 @@ def test_bounds_are_near(rng, data):
         assert least == {}
 
 
-def exact_gradient(p):
-    """One channel's diff_src, diff_gamma and diff_beta as fractions, with rstd to 800 digits."""
-
-    def fractions(a):
-        return [Fraction(v) for v in np.atleast_1d(a.astype(np.float64)).tolist()]
-
-    x, dy, *vectors = (fractions(a) for a in p.arrays(INPUTS))
-    mean, variance, gamma = (v for (v,) in vectors)
-    spread = variance + Fraction(p.epsilon)
-    rstd = Fraction(isqrt((spread.denominator << 6400) // spread.numerator), 1 << 3200)
-    xc = [v - mean for v in x]
-    diff_beta = sum(dy)
-    diff_gamma = rstd * sum(a * b for a, b in zip(dy, xc, strict=True))
-    shift, slope = diff_beta / len(x), rstd * diff_gamma / len(x)
-    diff_src = [gamma * rstd * (a - (shift + b * slope)) for a, b in zip(dy, xc, strict=True)]
-    return diff_src, diff_gamma, diff_beta
-
-
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_reference_is_exact_enough(rng, data):
     """The reference's errors, measured with fractions, are at most a hundredth of every bound."""
@@ -117,7 +99,10 @@ def test_reference_is_exact_enough(rng, data):
         some = np.flatnonzero(good)[: 60 if form == "few positions" else 8]
         assert len(some) >= 8
         for channel in some:
-            exact = exact_gradient(p.take(channel))
+            x, dy, *vectors = (
+                np.atleast_1d(a.astype(np.float64)).tolist() for a in p.take(channel).arrays(INPUTS)
+            )
+            exact = gradient(x, dy, *(v for (v,) in vectors), p.epsilon)
             for got, true, error in zip(found, exact, bounds.values(), strict=True):
                 for value, wanted, bound in zip(
                     np.ravel(got[channel]), np.ravel(np.array(true, object)),

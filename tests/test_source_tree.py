@@ -77,7 +77,7 @@ def test_an_unbuilt_clone_says_what_to_run(clone, options):
 
 def test_an_installed_package_without_its_core(clone):
     core_of(clone).unlink()
-    for sources in "src_c", "bn_ext/_core":
+    for sources in "src_c", "bn_ext/_core_src":
         shutil.rmtree(clone / sources)
     status, _, printed = imported(clone)
     assert status == 1
@@ -230,12 +230,18 @@ def test_editors_learn_the_command_of_every_source(sources):
     done = python("setup.py", "build_ext", "--inplace", cwd=sources, CC=str(sources.parent / "cc"))
     assert done.returncode == 0, done.stderr
     found = json.loads((sources / "compile_commands.json").read_text())
-    files = {str(path.relative_to(sources)) for path in (sources / "src_c").rglob("*.c")}
-    assert files | {"bn_ext/_core/core.c"} == {each["file"] for each in found}
+    c = [path for path in (sources / "src_c").rglob("*") if path.suffix in (".c", ".inc")]
+    files = {str(path.relative_to(sources)) for path in c}
+    assert files | {"bn_ext/_core_src/core.c"} == {each["file"] for each in found}
     for each in found:
         assert each["directory"] == str(sources)
         assert each["file"] in each["arguments"]
         assert "-DBN_LEVEL" in " ".join(each["arguments"]) or "kernels" not in each["file"]
+    parts = [each for each in found if each["file"].endswith(".inc")]
+    for part in parts[::3]:  # alone, with what its command puts ahead of it
+        command = ["gcc", *part["arguments"][1:], "-Werror", "-fsyntax-only"]
+        done = subprocess.run(command, cwd=sources, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_missing_compiler_is_named(sources):

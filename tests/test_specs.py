@@ -97,7 +97,6 @@ OPTIONS_OF = {
     ],
     tensorflow: [
         ("data_format", ValueError, "one of NHWC, .*", WORDS),
-        ("activation_mode", ValueError, "one of Identity, Relu", WORDS),
     ],
     ngraph: [],
 }  # fmt: skip

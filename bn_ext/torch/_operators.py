@@ -8,7 +8,9 @@ call_batch_norm    updates running statistics in place
   _second            bn_ext::batch_norm_double_backward: the gradient of the gradient
 """
 
+import inspect
 import zlib
+from collections import namedtuple
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -163,10 +165,22 @@ def _update(
     return outputs
 
 
-def _after(given: tuple[Any, ...]) -> list[Tensor]:
+def _named(kernel: Any) -> Any:
+    """A named tuple of a kernel's positional arguments, in their order; a name may be left out."""
+    parameters = inspect.signature(kernel).parameters.values()
+    names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    return namedtuple(kernel.__name__, names, defaults=[None] * len(names))
+
+
+_Step = _named(_update)
+
+
+def _after(step: Any) -> list[Tensor]:
     """Copies of the running statistics that a step updates, or empty tensors."""
-    src, running, training = given[0], given[4:6], given[6]
-    return [each.clone() if training and each is not None else src.new_empty(0) for each in running]
+    return [
+        each.clone() if step.training and each is not None else step.src.new_empty(0)
+        for each in (step.running_mean, step.running_var)
+    ]
 
 
 #: As for `_update`.
@@ -177,27 +191,26 @@ _SCHEMA = (
 )
 
 
-def _normalize(*given: Any) -> tuple[Tensor, ...]:
+def _normalize(*arguments: Any) -> tuple[Tensor, ...]:
     """What `_update` returns, and running statistics after the step."""
-    after = _after(given)
+    step = _Step(*arguments)
+    after = _after(step)
     if len(after[0]):
-        _update(*given, dry=True)
-        given = *given[:4], *after, *given[6:]
-    return *_update(*given), *after
+        _update(*step, dry=True)
+        step = step._replace(running_mean=after[0], running_var=after[1])
+    return *_update(*step), *after
 
 
-def _outputs(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    *_, gate, _, _ = rest
-    return *_new(src, gate), *_after((src, *rest))
+def _outputs(*arguments: Any) -> tuple[Tensor, ...]:
+    step = _Step(*arguments)
+    return *_new(step.src, step.gate), *_after(step)
 
 
-def _outputs_of_gradients(
-    src: Tensor, _: Any, __: Any, weight: Tensor | None, *rest: Any
-) -> tuple[Tensor, ...]:
-    *_, relu, added, vectors, _, _, bias = rest
-    size = src.shape[1] if vectors else 0
-    pair = [src.new_empty(size, dtype=dtype) for dtype in (_dtype(weight), bias)]
-    last = torch.empty_like(src) if relu and added else src.new_empty(0)
+def _outputs_of_gradients(*arguments: Any) -> tuple[Tensor, ...]:
+    call = _Gradient(*arguments)
+    src, size = call.src, call.src.shape[1] if call.vectors else 0
+    pair = [src.new_empty(size, dtype=dtype) for dtype in (_dtype(call.weight), call.bias)]
+    last = torch.empty_like(src) if call.relu and call.added else src.new_empty(0)
     return torch.empty_like(src), *pair, last
 
 
@@ -208,8 +221,9 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """diff_src, diff_weight, diff_bias (of this dtype), and diff_src_1 if it is not diff_dst."""
     outputs = _outputs_of_gradients(
-        src, diff_dst, statistics, weight, relu, added, vectors, group, whole, bias
-    )
+        src, diff_dst, statistics, weight, workspace, training, eps, relu, added, vectors, group,
+        whole, bias,
+    )  # fmt: skip
     diff_src, *diff_vectors, diff_src_1 = map(_writable, outputs)
     x, diff, (mean, variance), how = _array(src), _array(diff_dst), _array(statistics), _options()
     gate: dict[str, Any] = {"relu": relu, "workspace": _array(workspace) if relu else None}
@@ -234,6 +248,9 @@ def _gradients(
         total=total_of(total), **gate,
     )  # fmt: skip
     return outputs
+
+
+_Gradient = _named(_gradients)
 
 
 def _outputs_of_second(
@@ -261,33 +278,42 @@ def _second(
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    src, weight, bias, src_1, _, _, training, _, eps, relu, _, *over = inputs
+    step = _Step(*inputs)
     _, statistics, workspace, *_ = output
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(src, statistics, weight, workspace)
-    ctx.options, ctx.over = (training, eps, relu, src_1 is not None), (*over, _dtype(bias))
+    ctx.save_for_backward(step.src, statistics, step.weight, workspace)
+    ctx.options = {
+        "training": step.training, "eps": step.eps, "relu": step.relu, "group": step.group,
+        "whole": step.whole, "added": step.src_1 is not None, "bias": _dtype(step.bias),
+    }  # fmt: skip
 
 
 def _backward(ctx: Any, diff_dst: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    needed, rest = ctx.needs_input_grad[:4], (None,) * 9
+    nothing: tuple[None, ...] = _Step()
     if diff_dst is None:
-        return (None,) * 4 + rest
-    src, *saved = ctx.saved_tensors
-    vectors = any(needed[1:3])
-    *three, diff_src_1 = _call_of_gradients(src, diff_dst, *saved, *ctx.options, vectors, *ctx.over)
-    relu = ctx.options[2]
-    grads = (*three, diff_src_1 if relu else diff_dst)
-    return (*(grad if need else None for grad, need in zip(grads, needed, strict=True)), *rest)
+        return nothing
+    src, statistics, weight, workspace = ctx.saved_tensors
+    needed = ctx.needs_input_grad[:4]
+    call = _Gradient(
+        src=src, diff_dst=diff_dst, statistics=statistics, weight=weight, workspace=workspace,
+        vectors=any(needed[1:3]), **ctx.options,
+    )  # fmt: skip
+    *three, diff_src_1 = _call_of_gradients(*call)
+    grads = *three, diff_src_1 if call.relu else diff_dst
+    kept = (grad if need else None for grad, need in zip(grads, needed, strict=True))
+    step: tuple[Tensor | None, ...] = _Step(*kept)
+    return step
 
 
 def _keep_gradients(ctx: Any, inputs: Any, output: Any) -> None:
-    *tensors, training, eps, relu, added, vectors, group, whole, _ = inputs
-    absent = () if vectors else output[1:3]
-    ctx.mark_non_differentiable(*absent, *(() if relu and added else output[3:]))
+    call = _Gradient(*inputs)
+    absent = () if call.vectors else output[1:3]
+    ctx.mark_non_differentiable(*absent, *(() if call.relu and call.added else output[3:]))
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors)
-    ctx.options, ctx.group = (training, eps, relu), group if training or whole else None
+    ctx.save_for_backward(call.src, call.diff_dst, call.statistics, call.weight, call.workspace)
+    ctx.options = call.training, call.eps, call.relu
+    ctx.group = call.group if call.training or call.whole else None
 
 
 def _backward_of_gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -295,10 +321,14 @@ def _backward_of_gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | No
         raise RuntimeError(
             "batch_norm: the gradient of the gradient is not available with group or SyncBatchNorm"
         )
-    tensors = ctx.saved_tensors
-    diff_src, diff_diff_dst, diff_weight = _call_of_second(*tensors, *grads, *ctx.options)
-    weight = None if tensors[3] is None else diff_weight
-    return diff_src, diff_diff_dst, None, weight, *(None,) * 9
+    src, diff_dst, statistics, weight, workspace = ctx.saved_tensors
+    diff_src, diff_diff_dst, diff_weight = _call_of_second(
+        src, diff_dst, statistics, weight, workspace, *grads, *ctx.options
+    )
+    call: tuple[Tensor | None, ...] = _Gradient(
+        src=diff_src, diff_dst=diff_diff_dst, weight=None if weight is None else diff_weight
+    )
+    return call
 
 
 def _operator(name: str, kernel: Any, fake: Any, schema: str | None = None) -> Any:
@@ -309,7 +339,7 @@ def _operator(name: str, kernel: Any, fake: Any, schema: str | None = None) -> A
     return made
 
 
-def _count(run: Any, given: Any, tracked: Tensor | None) -> Any:
+def _count(run: Any, arguments: Any, tracked: Tensor | None) -> Any:
     """Run it; count the batch in tracked, and write the running statistics of an operator.
 
     The count comes first: Python raises a KeyboardInterrupt after the call that has updated them.
@@ -317,20 +347,22 @@ def _count(run: Any, given: Any, tracked: Tensor | None) -> Any:
     if tracked is not None:
         tracked.add_(1)
     try:
-        outputs = run(*given)
+        outputs = run(*arguments)
     except Exception:  # nothing was updated
         if tracked is not None:
             tracked.sub_(1)
         raise
-    for old, new in zip(given[4:6], outputs[3:], strict=False):
-        if len(new):
-            old.copy_(new)
+    if after := outputs[3:]:  # an operator's; the kernel has written them itself
+        step = _Step(*arguments)
+        for old, new in zip((step.running_mean, step.running_var), after, strict=True):
+            if len(new):
+                old.copy_(new)
     return outputs
 
 
 def _differentiable(
     operator: Any, kernel: Any, tensors: int, keep: Any, backward: Any,
-    through: Any = lambda run, given, _: run(*given),
+    through: Any = lambda run, arguments, _: run(*arguments),
 ) -> Any:  # fmt: skip
     """A function that calls an operator, `through` another, with its gradient by its first tensors.
 
@@ -342,11 +374,11 @@ def _differentiable(
 
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         *first, (rest, run, tracked) = inputs
-        given = *first, *rest
+        arguments = *first, *rest
         if any(ctx.needs_input_grad) and any(t is not None and t.is_inference() for t in first):
             raise RuntimeError("batch_norm: autograd cannot save inference tensors; clone them")
-        output: tuple[Tensor, ...] = through(run, given, tracked)
-        keep(ctx, given, output)
+        output: tuple[Tensor, ...] = through(run, arguments, tracked)
+        keep(ctx, arguments, output)
         return output
 
     def gradient(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -356,9 +388,9 @@ def _differentiable(
     function: Any = type("BatchNorm", (torch.autograd.Function,), methods)
     operator.register_autograd(backward, setup_context=keep)
 
-    def call(*given: Any, tracked: Tensor | None = None) -> Any:
+    def call(*arguments: Any, tracked: Tensor | None = None) -> Any:
         is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
-        is_real = type(given[0]) in (Tensor, nn.Parameter) and given[0].device.type == "cpu"
+        is_real = type(arguments[0]) in (Tensor, nn.Parameter) and arguments[0].device.type == "cpu"
         is_plain = is_real and not is_traced and not torch._C._len_torch_dispatch_stack()
         run = kernel if is_plain else operator
         # Autograd functions refuse torch.func and forward mode, which look at calls without a
@@ -369,8 +401,8 @@ def _differentiable(
             or torch.autograd.forward_ad._current_level >= 0
         )
         if is_traced or not is_seen:
-            return through(run, given, tracked)
-        return function.apply(*given[:tensors], (given[tensors:], run, tracked))
+            return through(run, arguments, tracked)
+        return function.apply(*arguments[:tensors], (arguments[tensors:], run, tracked))
 
     return call
 

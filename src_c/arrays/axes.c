@@ -2,7 +2,6 @@
 #include "arrays/axes.h"
 
 #include "base/sizes.h"
-#include "call/order.h"
 
 /* ---- order -------------------------------------------------------------- */
 

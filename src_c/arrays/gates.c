@@ -65,8 +65,9 @@ static void make_some(const void *making_, int64_t index) {
     const int64_t end = at_most(from + some, m->n);
     if (m->given)
         memcpy(m->to + from / 8, m->given + from / 8, (size_t)bn_bytes_of_bits(end - from));
-    for (int64_t first = from; !m->given && first < end; first += RANGE)
-        make_range(m, first, at_most(RANGE, end - first));
+    else
+        for (int64_t first = from; first < end; first += RANGE)
+            make_range(m, first, at_most(RANGE, end - first));
 }
 
 void bn_make_bits(const bn_problem *p, const char *given, char *to) {

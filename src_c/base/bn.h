@@ -86,10 +86,15 @@ typedef struct {
     bn_dtype dtype;
 } bn_vector;
 
+/* Two sizes decide what a problem's memory must be, and in which order it is summed (order.c).
+ * BN_WIDE_ENOUGH: channels that fill a row; 16-bit ones fill four 64-byte registers.
+ * BN_ALWAYS_LONG: a run of so many elements is long, however many positions there are. */
+enum { BN_WIDE_ENOUGH = 128, BN_ALWAYS_LONG = 256 };
+
 /* A tensor of positions x channels x run. In an operand, a run's elements are contiguous.
  * Distances are in bytes; of the gate, which has no gaps, in bits. Channels too are contiguous,
- * unless runs have BN_ALWAYS_LONG elements (order.h). If runs have one element and channels are
- * fewer than BN_WIDE_ENOUGH, so are positions. */
+ * unless runs have BN_ALWAYS_LONG elements. If runs have one element and channels are fewer than
+ * BN_WIDE_ENOUGH, so are positions. */
 typedef struct {
     bn_dtype dtype;
     char *data[BN_OPERANDS];

@@ -4,10 +4,6 @@
 #include "base/bn.h"
 #include "base/sizes.h"
 
-/* BN_WIDE_ENOUGH: channels that fill a row; 16-bit ones fill four 64-byte registers.
- * BN_ALWAYS_LONG: a run of so many elements is long, however many positions there are. */
-enum { BN_WIDE_ENOUGH = 128, BN_ALWAYS_LONG = 256 };
-
 typedef enum { CHANNELS_LAST, SHORT_RUNS, LONG_RUNS } bn_form;
 
 typedef struct {

@@ -9,7 +9,7 @@
  *                           `expanded` lays coefficients out for coefs_at (kernels/rings.inc)
  *
  * A chunk goes to a kernel as boxes: rows whose blocks follow each other. */
-#include "call/tasks.h"
+#include "call/task.h"
 
 #include <math.h>
 #include <string.h>

@@ -13,6 +13,8 @@
 
 #include <string.h>
 
+#include "call/task.h"
+
 /* ---- coefficients ------------------------------------------------------------- */
 
 /* By how many numbers a ring's planes are shifted, so that the first result on a cache-line
@@ -193,8 +195,9 @@ static void finish_slice(const void *room_, int me, int64_t tile, int64_t slice)
     if (plan->passes & SUMS) {
         const int64_t again = plan->order.row_positions > 1 ? n : SUMMED_AGAIN;
         bn_add_chunks(room, from, n);
-        for (int64_t x = 0; operation->must_sum_again && x < n; x += again)
-            sum_again_if_needed(room, me, from + x, at_most(again, n - x));
+        if (operation->must_sum_again)
+            for (int64_t x = 0; x < n; x += again)
+                sum_again_if_needed(room, me, from + x, at_most(again, n - x));
         bn_for_channels(operation->refine, &room->channels, from, n);
     }
     finish_channels(room, from, n);

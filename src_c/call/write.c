@@ -1,5 +1,5 @@
 /* write.c: a chunk's results, as boxes for the kernels that write. They need no order. */
-#include "call/tasks.h"
+#include "call/task.h"
 
 static void write_box(const bn_task *t, const bn_box *box) {
     t->plan->kernels->write[t->formula.base][t->formula.gate](box, &t->coefs);

@@ -12,7 +12,7 @@
 #include "exact/exact.h"
 
 #include "base/memory.h"
-#include "threads/pool.h"
+#include "threads/team.h"
 
 /* A portion (all measured). */
 enum {
@@ -68,8 +68,9 @@ static void add_portion(bn_exact *e, const bn_box *b, const bn_coefs *coefs, int
         e->kernels->exact->carry(&e->sums);
     bn_terms terms = {e->terms, next_sum, e->sums.by_runs ? b->cols : BN_STRIP, {BN_NO_RANGE}};
     e->kernels->terms[f.base][f.gate](b, coefs, &terms);
-    for (int s = 0; s < BN_SUMS && e->sums.by_runs; s++) /* zeros up to whole registers */
-        memset(e->terms + (s * next_sum + n) * e->number_bytes, 0, BN_STRIP * sizeof(float));
+    if (e->sums.by_runs) /* zeros up to whole registers */
+        for (int s = 0; s < BN_SUMS; s++)
+            memset(e->terms + (s * next_sum + n) * e->number_bytes, 0, BN_STRIP * sizeof(float));
     e->kernels->exact->deposit_terms(&e->sums, column, columns, &terms, b->rows);
 }
 
@@ -175,8 +176,9 @@ static void add_to_state(bn_exact *e) {
     for (int64_t x = 0; x < all; x += BN_STRIP) {
         int64_t channel[BN_STRIP];
         const int64_t n = at_most(BN_STRIP, all - x);
-        for (int64_t j = 0; j < n && !in_order; j++)
-            channel[j] = channel_of(e, x + j);
+        if (!in_order)
+            for (int64_t j = 0; j < n; j++)
+                channel[j] = channel_of(e, x + j);
         for (int i = 0; i < BN_SUMS * (a->end - a->first + a->flagged); i++) {
             const int row = a->first + i / BN_SUMS, s = i % BN_SUMS;
             const bool flags = row == a->end; /* they are the last row */

@@ -49,8 +49,9 @@ static void refine(const bn_channels *c, int64_t from, int64_t n) {
     const double *sum_dy = bn_plane(c, SUM_DY, from);
     double *sum_dy_xc = bn_plane(c, SUM_DY_XC, from);
     const double *low = c->value[MEAN_LOW] + from;
-    for (int64_t i = 0; bn_has_low(c) && i < n; i++)
-        sum_dy_xc[i] -= bn_times_low(sum_dy[i], low[i]);
+    if (bn_has_low(c))
+        for (int64_t i = 0; i < n; i++)
+            sum_dy_xc[i] -= bn_times_low(sum_dy[i], low[i]);
 }
 
 static void finish(const bn_channels *c, int64_t from, int64_t n) {
@@ -73,8 +74,9 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
         }
     for (int64_t i = 0; i < n; i++)
         shift[i] = sum_dy[i] / c->count;
-    for (int64_t i = 0; bn_has_low(c) && i < n; i++)
-        shift[i] -= bn_times_low(slope[i], c->value[MEAN_LOW][from + i]);
+    if (bn_has_low(c))
+        for (int64_t i = 0; i < n; i++)
+            shift[i] -= bn_times_low(slope[i], c->value[MEAN_LOW][from + i]);
     bn_set_coefs(c, COEF_SLOPE, from, n, slope);
     bn_set_coefs(c, COEF_SHIFT, from, n, shift);
     vector_write(&p->vector[BN_DIFF_BETA], from, n, sum_dy);

@@ -57,8 +57,9 @@ static inline void bn_set_mean(const bn_channels *c, int64_t from, int64_t n, do
                                double *low) {
     vector_read(&c->problem->vector[BN_MEAN], from, n, mean);
     bn_set_coefs(c, COEF_MEAN, from, n, mean);
-    for (int64_t i = 0; low && i < n; i++)
-        low[i] = bn_has_low(c) ? bn_low_of(mean[i]) : 0;
+    if (low)
+        for (int64_t i = 0; i < n; i++)
+            low[i] = bn_has_low(c) ? bn_low_of(mean[i]) : 0;
 }
 
 /* Replace the variance, which is in `rstd`, with 1/sqrt(variance + epsilon), and set the scale,

@@ -26,8 +26,9 @@ typedef void bn_channels_function(const bn_channels *c, int64_t from, int64_t n)
 /* Call f, unless NULL, for n channels, some at a time. */
 static inline void bn_for_channels(bn_channels_function *f, const bn_channels *c, int64_t from,
                                    int64_t n) {
-    for (int64_t done = 0; f && done < n; done += BN_CHANNELS_AT_ONCE)
-        f(c, from + done, at_most(BN_CHANNELS_AT_ONCE, n - done));
+    if (f)
+        for (int64_t done = 0; done < n; done += BN_CHANNELS_AT_ONCE)
+            f(c, from + done, at_most(BN_CHANNELS_AT_ONCE, n - done));
 }
 
 typedef struct {

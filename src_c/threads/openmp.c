@@ -1,12 +1,16 @@
 /* openmp.c: the threads of a call are those of an OpenMP parallel region. On Linux, no call asks
  * the runtime for threads that the system would not start. Without OpenMP, a call has one. */
 #define _GNU_SOURCE /* pthread_getattr_np */
-#include "threads/pool.h"
+#include "threads/team.h"
 
 #ifndef _OPENMP
 void bn_run_team(int threads, bn_team_work *work, void *argument) {
     (void)threads;
     work(argument, 0);
+}
+
+bool bn_teams_pay(void) {
+    return true;
 }
 #else
 #include <omp.h>
@@ -107,6 +111,29 @@ __attribute__((constructor)) static void watch_forks(void) {
 }
 #endif
 
+/* ---- teams that do not pay ---------------------------------------------- */
+
+/* Waking a thread takes 15 to 50 us. It takes far longer if other work keeps the CPUs, such as
+ * BLAS's idle threads, which spin for milliseconds behind a matrix product; and a thread that wakes
+ * on its caller's CPU holds the caller up. Such a call takes up to ten times as long as on one
+ * thread (measured). No size tells of it, but the last teams do. So when a team did not pay, the
+ * calling thread's next calls run alone, for `patience` times as long as it idled, at most a
+ * second. Patience grows with each such team, so that trying again costs a call behind a product
+ * 1/MOST of its time, and a single late team costs little. */
+enum { LEAST = 4, MOST = 64 };
+static _Thread_local bn_lesson learnt = {.patience = LEAST};
+
+bool bn_teams_pay(void) {
+    return bn_seconds() >= learnt.alone_until;
+}
+
+bn_lesson bn_learn(bn_lesson before, double now, double start, double worked, int came) {
+    const double took = now - start, alone = before.patience * (took - worked);
+    if (took <= worked * came)
+        return (bn_lesson){before.alone_until, (int)at_least(before.patience / 2, LEAST)};
+    return (bn_lesson){now + (alone < 1 ? alone : 1), (int)at_most(2 * before.patience, MOST)};
+}
+
 /* ---- regions --------------------------------------------------------------- */
 
 void bn_run_team(int threads, bn_team_work *work, void *argument) {
@@ -142,7 +169,7 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
         full_until = bn_seconds() + STAYS_FULL;
     if (team > 1) { /* a team of one leaves the pool as it was */
         pool_size = team;
-        bn_learnt = bn_learn(bn_learnt, bn_seconds(), start, worked, came);
+        learnt = bn_learn(learnt, bn_seconds(), start, worked, came);
     }
 }
 #endif

@@ -6,25 +6,7 @@
 
 #include "base/machine.h"
 #include "base/sizes.h"
-
-/* ---- teams that do not pay ---------------------------------------------- */
-
-/* Waking a thread takes 15 to 50 us. It takes far longer if other work keeps the CPUs, such as
- * BLAS's idle threads, which spin for milliseconds behind a matrix product; and a thread that wakes
- * on its caller's CPU holds the caller up. Such a call takes up to ten times as long as on one
- * thread (measured). No size tells of it, but the last teams do. So when a team did not pay, the
- * calling thread's next calls run alone, for `patience` times as long as it idled, at most a
- * second. Patience grows with each such team, so that trying again costs a call behind a product
- * 1/MOST of its time, and a single late team costs little. */
-enum { LEAST = 4, MOST = 64 };
-_Thread_local bn_lesson bn_learnt = {.patience = LEAST};
-
-bn_lesson bn_learn(bn_lesson before, double now, double start, double worked, int came) {
-    const double took = now - start, alone = before.patience * (took - worked);
-    if (took <= worked * came)
-        return (bn_lesson){before.alone_until, (int)at_least(before.patience / 2, LEAST)};
-    return (bn_lesson){now + (alone < 1 ? alone : 1), (int)at_most(2 * before.patience, MOST)};
-}
+#include "threads/team.h"
 
 /* ---- how many threads -------------------------------------------------- */
 
@@ -39,7 +21,7 @@ static atomic_int calls_in_flight;
 static int64_t threads_wanted(int num_threads, int64_t elements) {
     if (num_threads > 0)
         return at_most(num_threads, bn_most_threads());
-    if (elements < WORTH_THREADS || bn_seconds() < bn_learnt.alone_until)
+    if (elements < WORTH_THREADS || !bn_teams_pay())
         return 1;
     const int calls = atomic_load_explicit(&calls_in_flight, memory_order_relaxed) + 1;
     const int64_t most = bn_default_threads(), shared = at_most(most, 2 * most / calls);

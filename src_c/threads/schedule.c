@@ -29,8 +29,8 @@
 
 #include "base/machine.h"
 #include "base/sizes.h"
-#include "threads/pool.h"
 #include "threads/relax.h"
+#include "threads/team.h"
 
 static _Thread_local bn_call_facts last_call;
 

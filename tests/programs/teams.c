@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 
 #include "base/machine.h"
-#include "threads/pool.h"
+#include "threads/team.h"
 
 /* ---- threads on trial, time: the linker's --wrap brings the package's calls here ---- */
 

@@ -1,6 +1,7 @@
 """Sums of floating-point numbers, computed exactly, and states made by hand."""
 
 from fractions import Fraction
+from math import isqrt
 
 import numpy as np
 from cases import dtype
@@ -52,6 +53,25 @@ def statistics(column):
     total = sum(numbers)
     squares = sum((n * x - total) ** 2 for x in numbers)
     return Fraction(total, n << -LOWEST), Fraction(squares, n**3 << -2 * LOWEST)
+
+
+def rstd(variance, epsilon):
+    """1 / sqrt(variance + epsilon) of fractions, to 900 digits."""
+    spread = Fraction(variance) + Fraction(epsilon)
+    return Fraction(isqrt((spread.denominator << 6000) // spread.numerator), 1 << 3000)
+
+
+def gradient(x, dy, mean, variance, gamma, epsilon):
+    """A channel's diff_src, diff_gamma and diff_beta as fractions, from numbers of any kind."""
+    x, dy = [*map(Fraction, x)], [*map(Fraction, dy)]
+    r = rstd(variance, epsilon)
+    xhat = [(a - Fraction(mean)) * r for a in x]
+    diff_beta, diff_gamma = sum(dy), sum(a * b for a, b in zip(dy, xhat, strict=True))
+    diff_src = [
+        Fraction(gamma) * r * (a - (diff_beta + b * diff_gamma) / len(x))
+        for a, b in zip(dy, xhat, strict=True)
+    ]
+    return diff_src, diff_gamma, diff_beta
 
 
 def far_from_0(rng, name):

@@ -1,5 +1,5 @@
-"""Functions for _runtime, _layer, _verify, the benchmarks and the tests. c.pxi exports others,
-which are written in C. Included by core.pyx."""
+"""The instruction set and the caches of the process, for _runtime, _cli/verify.py and the tests.
+c.pxi exports others, which are written in C. Included by core.pyx."""
 
 
 def available_isas():
