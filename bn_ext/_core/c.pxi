@@ -1,14 +1,25 @@
 # The C interface, as the headers in src_c declare it. Python can call the cpdef functions.
 from cpython.object cimport PyTypeObject
 from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t, uintptr_t
 
 
 cdef extern from "Python.h":
     enum:
         Py_tp_descr_get
     void *PyType_GetSlot(PyTypeObject *type, int slot)
-    void Py_CLEAR(PyObject *a)
+
+
+cdef extern from *:
+    """
+    /* At the end of an except clause, Cython releases the traceback, which may be a null pointer:
+     * if memory is short, there is none. */
+    #if !CYTHON_REFNANNY
+    #undef __Pyx_DECREF
+    #define __Pyx_DECREF(r) Py_XDECREF(r)
+    #endif
+    """
+    void Py_CLEAR(PyObject *a)  # Cython puts a block of functions alone behind its own macros
 
 
 cdef extern from "base/bn.h" nogil:
