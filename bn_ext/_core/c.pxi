@@ -8,18 +8,7 @@ cdef extern from "Python.h":
     enum:
         Py_tp_descr_get
     void *PyType_GetSlot(PyTypeObject *type, int slot)
-
-
-cdef extern from *:
-    """
-    /* At the end of an except clause, Cython releases the traceback, which may be a null pointer:
-     * if memory is short, there is none. */
-    #if !CYTHON_REFNANNY
-    #undef __Pyx_DECREF
-    #define __Pyx_DECREF(r) Py_XDECREF(r)
-    #endif
-    """
-    void Py_CLEAR(PyObject *a)  # Cython puts a block of functions alone behind its own macros
+    void Py_CLEAR(PyObject *a)
 
 
 cdef extern from "base/bn.h" nogil:
