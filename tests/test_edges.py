@@ -66,8 +66,8 @@ for n, exact in itertools.product((2**40, 2**60), (False, True)):
              lambda: bn_ext.batch_norm_double_backward(**given, diff_diff_src=src),
              lambda: bn_ext.batch_norm_statistics_backward(src, src, vector, vector, epsilon=1.0)]
     for gate, training, wanted in itertools.product(gates, (False, True), (False, True)):
-        options = dict(is_training=training, param_grads=wanted, exact=exact)
-        calls.append(lambda gate=gate, options=options: bn_ext.batch_norm_backward(**given, **gate, **options))
+        options = dict(is_training=training, param_grads=wanted, exact=exact, **given, **gate)
+        calls.append(lambda options=options: bn_ext.batch_norm_backward(**options))
     for call in calls:
         try:
             call()
