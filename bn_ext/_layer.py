@@ -33,7 +33,9 @@ _STATE = {
     "running_mean": "running_mean",
     "running_variance": "running_var",
 }
-_COUNT = "num_batches_tracked", "an integer"
+_COUNT = "num_batches_tracked", "an integer", 0
+#: What a state can hold, in an int64.
+_MOST_BATCHES = 2**63 - 1
 #: Attributes that other packages may call otherwise.
 _OWN = (
     "channels", "epsilon", "data_format", "affine", "relu", "exponential_avg_factor", "num_threads",
@@ -365,7 +367,7 @@ class BatchNorm:
         factor, number = self.exponential_avg_factor, "a number from 0 to 1"
         if factor is None:  # all batches weigh the same
             with _core.DefaultMode():
-                factor = 1 / (_core.as_index(self.num_batches_tracked, *_COUNT, 0) + 1)
+                factor = 1 / (_core.as_index(self.num_batches_tracked, *_COUNT) + 1)
         return {
             "running_mean": self.running_mean,
             "running_variance": self.running_variance,
@@ -558,12 +560,15 @@ class BatchNorm:
         The names are weight, bias, running_mean, running_var and num_batches_tracked, as far as
         the layer has them.
         """
-        return {name: array.copy() for name, array in self._state().items()}
+        state = {name: array.copy() for name, array in self._state().items()}
+        if self.running_mean is not None:
+            count = _core.as_index(self.num_batches_tracked, *_COUNT, _MOST_BATCHES)
+            state["num_batches_tracked"] = np.array(count, np.int64)
+        return state
 
     def _state(self) -> dict[str, NDArray[Any]]:
+        """The arrays themselves, under torch's names."""
         arrays = {theirs: getattr(self, ours) for ours, theirs in _STATE.items()}
-        if self.running_mean is not None:
-            arrays["num_batches_tracked"] = np.array(self.num_batches_tracked, np.int64)
         return {name: array for name, array in arrays.items() if array is not None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -581,7 +586,7 @@ class BatchNorm:
             If a name, a shape or a dtype does not fit. Nothing has then been written.
         """
         own = self._state()
-        new = _as_state(state, own)
+        new = _as_state(state, own, self.running_mean is not None)
         self.num_batches_tracked = new.pop("num_batches_tracked", self.num_batches_tracked)
         for name, array in new.items():
             own[name][...] = array
@@ -626,21 +631,23 @@ def _as_number(dtype: DTypeLike) -> np.dtype[Any]:
     return number
 
 
-def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """{name: what is to be copied into the layer: arrays like its own, and a count}."""
+def _as_state(
+    state: Mapping[str, Any], own: Mapping[str, NDArray[Any]], counted: bool
+) -> dict[str, Any]:
+    """{name: what is to be copied into the layer: arrays like its own and, if counted, a count}."""
     if not isinstance(state, Mapping):
         raise TypeError(f"state: expected a mapping, got {type(state).__name__}")
-    missing = own.keys() - state.keys() - {"num_batches_tracked"}
-    unexpected = state.keys() - own.keys()
+    names = [*own, *["num_batches_tracked"] * counted]
+    missing, unexpected = own.keys() - state.keys(), state.keys() - {*names}
     if missing or unexpected:
         wrong = {"missing": missing, "unexpected": unexpected}
         listed = [f"; {what}: {', '.join(sorted(map(str, names)))}"
                   for what, names in wrong.items() if names]  # fmt: skip
-        raise ValueError(f"state: expected {', '.join(own) or 'no names'}{''.join(listed)}")
+        raise ValueError(f"state: expected {', '.join(names) or 'no names'}{''.join(listed)}")
     new: dict[str, Any] = {}
     for name, value in state.items():
         if name == "num_batches_tracked":
-            new[name] = _core.as_index(value, *_COUNT, 0)
+            new[name] = _core.as_index(value, *_COUNT, _MOST_BATCHES)
             continue
         array = _core.as_array(value, name)
         if array.shape != own[name].shape:

@@ -26,7 +26,7 @@ def _read(path: str) -> str:
     # Not with pathlib, which would double the time of the import. File names in the text may be any
     # bytes; escaped, they can be printed.
     try:
-        with open(path, errors="backslashreplace") as file:
+        with open(path, encoding="utf-8", errors="backslashreplace") as file:
             return file.read()
     except OSError:
         return ""

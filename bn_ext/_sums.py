@@ -61,7 +61,7 @@ class _Sums:
     exact: bool
     dtype: str
     _sums: NDArray[Any]
-    _count: int  # of a plain sum; a state has its own
+    _count: int  # of a plain sum, and of a state without channels; others have their own
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -73,7 +73,8 @@ class _Sums:
     @property
     def count(self) -> int:
         """Number of elements of each channel, over all parts."""
-        return _core.state_count(self._sums, self._n_rows) if self.exact else self._count
+        count = _core.state_count(self._sums, self._n_rows) if self.exact else self._count
+        return count if self.channels else self._count
 
     @property
     def _n_rows(self) -> int:
@@ -102,7 +103,8 @@ class _Sums:
             return NotImplemented
         self._check_whole(other)
         if self.exact:
-            return self._with(_core.added_states(self._sums, other._sums, self._n_rows), 0)
+            added = _core.added_states(self._sums, other._sums, self._n_rows)
+            return self._with(added, self._count + other._count)
         count = self._count + other._count
         if count >= _MOST:
             kind = type(self).__name__
@@ -124,9 +126,10 @@ class _Sums:
         if not self.exact:
             raise TypeError(f"{kind}: expected exact=True for -: the rounding of + stays otherwise")
         rest = _core.state_without(self._sums, other._sums, self._n_rows, kind)
-        new = self._with(rest, 0)
+        new = self._with(rest, self._count - other._count)
         try:
             new._require_possible()
+            _require(self.channels > 0 or new._count >= 0, "count", "at least 0", new._count)
         except ValueError:
             raise ValueError(f"{kind}: expected a part of the sum for -, got {other!r}") from None
         return new
@@ -152,7 +155,8 @@ class _Sums:
         if not self.exact:
             return vars(self)
         packed, rows = _core.pack_state(self._sums, self._n_rows)
-        return {**vars(self), "_sums": packed, "_rows": rows, "_count": 0}
+        count = 0 if self.channels else self._count
+        return {**vars(self), "_sums": packed, "_rows": rows, "_count": count}
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         """Check all of a state, which may be damaged or made up; limbs, when they are used."""
@@ -162,7 +166,8 @@ class _Sums:
         _require(saved.keys() == {*names}, "state", f"the names {', '.join(names)}", [*saved])
         dtype, count, sums = saved["dtype"], saved["_count"], saved["_sums"]
         _require_known(dtype)
-        most = 0 if exact else _MOST - 1  # integers have a count of their own
+        no_channels = isinstance(sums, np.ndarray) and sums.shape[-1:] == (0,)
+        most = _MOST - 1 if no_channels or not exact else 0  # integers have a count of their own
         counts = type(count) is int and 0 <= count <= most
         _require(counts, "_count", f"an integer from 0 to {most}", count)
         n = _core.rows_of_sums(dtype, exact, self._OF_MOMENTS)
@@ -408,7 +413,8 @@ class Statistics(_Sums):
         channel, and this number.
         """
         if self.exact:
-            return _core.state_statistics(self._sums, self.dtype)
+            found, count = _core.state_statistics(self._sums, self.dtype)
+            return found, count if self.channels else self._count
         return self._sums[:2].copy(), self._count
 
     def _joined(self, other: Self, count: int) -> NDArray[np.float64]:

@@ -143,6 +143,21 @@ def test_running_statistics_and_no_elements(rng, shape):
     assert computed(backward(in_chunks(p, 3))) == whole("batch_norm_backward", p, *BACKWARD)
 
 
+@pytest.mark.parametrize("chunks", [(0, 3, 5), (3, 0, 5), (3, 5, 0), (0, 0, 8, 0)])
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_chunks_without_channels(rng, data_format, chunks):
+    """The first, a middle and the last one are as if they were not there, as after a mask."""
+    p = problem(rng, data_format=data_format)
+    axis = 3 if data_format == "NXC" else 1
+    q = in_chunks(p, tuple(chunks if i == axis else -1 for i in range(4)))
+    ours, theirs = running(p), running(p)
+    found = training(q, **ours)
+    assert computed(found) == whole("batch_norm_training", p, *TRAINING, **theirs)
+    assert [bits(ours[name]) for name in RUNNING] == [bits(theirs[name]) for name in RUNNING]
+    assert bits(ours["running_mean"]) != bits(p.running_mean)
+    assert computed(backward(q)) == whole("batch_norm_backward", p, *BACKWARD)
+
+
 def test_vectors_may_be_dask_arrays_and_change_later(rng):
     p = problem(rng)
     q = in_chunks(p)

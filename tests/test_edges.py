@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from cases import DTYPES, EPSILON, FORMATS, INPUTS, Family, Problem, all_bits, dtype, shape
 from members import MEMBERS, SECOND
+from processes import printed_by
 from sheets import SHEETS
 
 import bn_ext
@@ -50,6 +51,55 @@ def test_empty_problems_give_empty_and_zeros(rng, name, dims, data_format):
             assert out is None or all(a is b for a, b in zip(found, out, strict=True))
             if name.startswith("training, fused"):
                 assert bits[3:5] == before
+
+
+MANY_CHANNELS = """
+import itertools, numpy as np, bn_ext
+for n, exact in itertools.product((2**40, 2**60), (False, True)):
+    src, vector = np.empty((0, n), np.float32), np.broadcast_to(np.float32(1), (n,))
+    given = dict(src=src, diff_dst=src, mean=vector, variance=vector, gamma=vector, epsilon=1.0)
+    forward = dict(src=src, gamma=vector, beta=vector, epsilon=1.0)
+    gates = dict(relu=True, beta=vector), dict(relu=True, dst=src), {}
+    calls = [lambda: bn_ext.batch_norm_training(**forward, exact=exact),
+             lambda: bn_ext.Statistics(src, exact=exact),
+             lambda: bn_ext.GradientSums(src, src, vector, exact=exact),
+             lambda: bn_ext.batch_norm_double_backward(**given, diff_diff_src=src),
+             lambda: bn_ext.batch_norm_statistics_backward(src, src, vector, vector, epsilon=1.0)]
+    for gate, training, wanted in itertools.product(gates, (False, True), (False, True)):
+        options = dict(is_training=training, param_grads=wanted, exact=exact, **given, **gate)
+        calls.append(lambda options=options: bn_ext.batch_norm_backward(**options))
+    for call in calls:
+        try:
+            call()
+        except (MemoryError, ValueError):
+            pass
+    assert bn_ext.batch_norm_inference(**forward, mean=vector, variance=vector).shape == src.shape
+    for gate, training in itertools.product(gates, (False, True)):
+        options = dict(is_training=training, param_grads=False)
+        found = bn_ext.batch_norm_backward(**given, **gate, **options)
+        assert found.diff_src.shape == src.shape
+print("ends")
+"""
+
+
+def test_channels_without_elements_are_not_visited():
+    """Vectors that are wanted have no memory; those that are not take no time."""
+    assert printed_by(MANY_CHANNELS, timeout=60) == "ends\n"
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_strides_of_no_elements_may_be_any(rng, name):
+    """The results are those of a dense array; the sanitizers see that nothing overflows."""
+    least, most = -(2**63), 2**63 - 1
+    for dims, data_format in itertools.product([(0, 3, 4), (2, 3, 0)], FORMATS):
+        p = members.problem(rng, dims, data_format)
+        _, expected = MEMBERS[name].run(p)
+        for strides in itertools.product((least, most, 4), repeat=3):
+            for operand in ("src", "diff_dst", "src_1", "diff_diff_src", "dst"):
+                array = np.lib.stride_tricks.as_strided(getattr(p, operand), dims, strides)
+                setattr(p, operand, array)
+            _, found = MEMBERS[name].run(p)
+            assert found == expected
 
 
 # ---- NaN and Inf in the data -------------------------------------------------------

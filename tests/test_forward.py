@@ -395,3 +395,17 @@ def test_training_is_inference_with_its_statistics(rng, data, vector):
 
 
 # ---- edges ---------------------------------------------------
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_a_constant_channel_is_beta_within_the_range(data):
+    """Where rstd or gamma * rstd leaves the arithmetic's range, and only there, dst is NaN."""
+    src, wide = np.full((4, 2), 3, dtype(data)), data == "float64"
+    cases = [(1e-5, 1, True), (9e-78, 1, True), (8e-78, 1, wide), (1e-320, 1, wide), (0, 1, False),
+             (1e-40, 1e20, wide)]  # fmt: skip
+    for epsilon, gamma, finite in cases:
+        beta, gamma = np.array([2.0, -1.0]), np.array([gamma, 1.0])
+        dst, mean, variance = bn_ext.batch_norm_training(src, gamma, beta, epsilon=epsilon)
+        assert (mean.tolist(), variance.tolist()) == ([3, 3], [0, 0])
+        expected = 2 if finite else np.nan
+        np.testing.assert_array_equal(dst[:, 0].astype(float), np.full(4, expected))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import printed_by, strict
+from processes import printed_by, python, strict
 
 import bn_ext
 
@@ -157,3 +157,21 @@ def test_optional_packages_do_not_matter_until_they_are_imported(tmp_path, text)
         wanted += ["False False False",
                    f"module 'bn_ext' has no attribute '{name}'; import bn_ext.{name}"]  # fmt: skip
     assert printed == wanted
+
+
+def test_every_file_is_opened_with_an_encoding(tmp_path):
+    """Python can warn of open() without one: none at the import, and none in the commands."""
+    folder, few = str(tmp_path / "cases"), ["--quick", "--skip", "NaN"]
+    commands = [["info"], ["cases", folder, *few], ["check", folder]]
+    options = "-X", "warn_default_encoding", "-W", "error::EncodingWarning"
+    modules = "bn_ext, bn_ext.specs, bn_ext.testing"
+    printed_by(f"import {modules}", *options)
+    for command in commands:
+        done = python(*options, "-m", "bn_ext", *command)
+        assert "EncodingWarning" not in done.stderr
+        # The folder has no results yet.
+        assert done.returncode == 2 * (command == ["check", folder]), (
+            command,
+            done.stdout[-900:],
+            done.stderr,
+        )

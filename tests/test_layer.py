@@ -357,6 +357,14 @@ def test_a_state_of_the_layers_own_arrays(rng):
         ({"num_batches_tracked": 1.5}, TypeError, "num_batches_tracked: expected an integer"),
         ({"num_batches_tracked": -1}, ValueError, "num_batches_tracked: expected at least 0"),
         ({"num_batches_tracked": [1]}, TypeError, "num_batches_tracked: expected an integer"),
+        *(
+            (
+                {"num_batches_tracked": n},
+                ValueError,
+                f"num_batches_tracked: expected at most {2**63 - 1}",
+            )
+            for n in (2**63, np.uint64(2**63), 2**64, 10**400)
+        ),
         (
             {"gamma": np.ones(5)},
             ValueError,
@@ -451,6 +459,18 @@ def test_arrays_that_are_set_may_have_other_dtypes(rng, kind):
     np.testing.assert_allclose(layer.diff_gamma, grads.diff_gamma.astype(float), rtol=0.01)
 
 
+@pytest.mark.parametrize("count", [2**63, 2**64, 10**400, -1, 1.5])
+def test_a_count_that_no_state_has(count):
+    """It is refused by name; a state that can be loaded is loaded nevertheless."""
+    layer = bn_ext.BatchNorm(2)
+    good = layer.state_dict() | {"num_batches_tracked": np.array(2**63 - 1)}
+    layer.num_batches_tracked = count
+    with pytest.raises((TypeError, ValueError), match="^num_batches_tracked: expected a"):
+        layer.state_dict()
+    layer.load_state_dict(good)
+    assert layer.state_dict()["num_batches_tracked"] == 2**63 - 1
+
+
 @pytest.mark.parametrize(
     ("name", "value", "kind", "message"),
     [
@@ -465,6 +485,7 @@ def test_arrays_that_are_set_may_have_other_dtypes(rng, kind):
         ("num_batches_tracked", None, TypeError, "expected an integer, got None"),
         ("num_batches_tracked", 1.5, TypeError, "expected an integer, got 1.5"),
         ("num_batches_tracked", -2, ValueError, "expected at least 0, got -2"),
+        ("num_batches_tracked", 2**63 - 1, ValueError, f"expected at most {2**63 - 2}, got"),
         ("exponential_avg_factor", 10, ValueError, "expected a number from 0 to 1, got 10"),
         ("exponential_avg_factor", "a", TypeError, "expected a real number, got 'a'"),
         ("correction", None, ValueError, ".* expected all four or none, got no correction"),

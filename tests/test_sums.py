@@ -110,6 +110,28 @@ def test_no_elements(parts, exact):
     assert (no_channels + no_channels).mean.shape == (0,)
 
 
+@of_both_kinds
+@pytest.mark.parametrize("kind", [Statistics, GradientSums])
+def test_elements_are_counted_without_channels(kind, exact):
+    """As with channels, whatever becomes of the sums; the layer counts its batch."""
+
+    def part(n):
+        more = () if kind is Statistics else (np.empty((n, 0)), np.empty(0))
+        return kind(np.empty((n, 0)), *more, exact=exact)
+
+    first, second = part(6), part(3)
+    total = first + second
+    counted = [(first, 6), (total, 9), (sum([first, second, part(0)]), 9), (part(0), 0)]
+    if exact:
+        counted += [(total - first, 3), (total - total, 0)]
+        with pytest.raises(ValueError, match="expected a part of the sum for -"):
+            second - first
+    for (sums, n), again in itertools.product(counted, (lambda a: a, *COPIES)):
+        assert again(sums).count == n
+    assert first != second
+    assert total == second + first
+
+
 def plain(mean, count):
     """Statistics of `count` elements that all have this value."""
     return Statistics(np.zeros((0, 1)))._with(np.array([[mean], [0.0], [0.0]]), count)

@@ -100,6 +100,16 @@ cpdef object no_ndarray(object a, str name):
     return TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}{hint}")
 
 
+cdef object array_of_items(object items):
+    """In the default mode, because items of several dtypes are converted."""
+    mode = DefaultMode()
+    mode.__enter__()
+    try:
+        return np.asarray(items)
+    finally:
+        mode.__exit__()
+
+
 cpdef object as_array(object a, str name, bint whole=True):
     """A base-class array on the memory of `a`; for a list or tuple, a new array. Nothing else is
     copied, unless the object's own method (such as `__array__`) copies. `whole`: `a` is the
@@ -113,8 +123,7 @@ cpdef object as_array(object a, str name, bint whole=True):
     if isinstance(a, SEQUENCES):
         items = as_tuples(a, name)
         try:
-            with DefaultMode():  # items of several dtypes are converted
-                return np.asarray(items)
+            return array_of_items(items)
         except (RuntimeError, TypeError, ValueError) as error:
             if is_callers(error):
                 raise
@@ -258,7 +267,10 @@ cdef class Words:
     cdef tuple names
 
     def __init__(self, words):
-        self.names = tuple([words.get(name, name) for name in NAMES])
+        names = []
+        for name in NAMES:
+            names.append(words.get(name, name))
+        self.names = tuple(names)
 
 
 # ---- the arguments of a call ------------------------------------------------------

@@ -1,7 +1,7 @@
 # The C interface, as the headers in src_c declare it. Python can call the cpdef functions.
 from cpython.object cimport PyTypeObject
 from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t, uintptr_t
 
 
 cdef extern from "Python.h":

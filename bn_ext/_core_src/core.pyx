@@ -185,9 +185,11 @@ def update_running(statistics, double count, running_mean, running_variance,
 # It is set in the call that updates them, since Python raises a KeyboardInterrupt after a call.
 
 cdef object next_count(tracked):
-    """The count after this batch."""
+    """The count after this batch, which fits an int64, as in a layer's state."""
     name = "num_batches_tracked"
-    return None if tracked is None else as_index(tracked[name], name, "an integer", 0) + 1
+    if tracked is None:
+        return None
+    return as_index(tracked[name], name, "an integer", 0, INT64_MAX - 1) + 1
 
 
 cdef int set_count(tracked, count, bint unchanged) except -1:

@@ -103,13 +103,14 @@ def state_count(state, int rows):
 def state_sums(state, int rows):
     """The two sums of each channel of a state, each rounded once."""
     cdef int64_t count, wrong = -1
+    cdef uint64_t mode
     cdef const int64_t[:, :, ::1] limbs = as_state(state, rows, &count)
     result = np.zeros((BN_SUMS, limbs.shape[2]))
     cdef double[:, ::1] sums = result
     if limbs.shape[2]:
-        with DefaultMode():
-            wrong = bn_round_state(&limbs[0, 0, 0], rows - BN_MORE_ROWS, limbs.shape[2],
-                                   &sums[0, 0])
+        mode = fp_mode_enter()
+        wrong = bn_round_state(&limbs[0, 0, 0], rows - BN_MORE_ROWS, limbs.shape[2], &sums[0, 0])
+        fp_mode_leave(mode)
         check_limbs(wrong, "array")
     return result
 
@@ -200,8 +201,9 @@ def state_statistics(state, str dtype):
     cdef int64_t stranger = bn_state_mismatch(&limbs[0, 0, 0], &p, BN_OF_MOMENTS)
     if stranger >= 0:
         raise ValueError(f"array: expected a sum of parts of {dtype} data; channel {stranger} is not such a sum")
-    with DefaultMode():
-        wrong = bn_state_stats(&limbs[0, 0, 0], <int>limbs.shape[0] - BN_MORE_ROWS, channels,
-                               &found[0, 0])
+    cdef uint64_t mode = fp_mode_enter()
+    wrong = bn_state_stats(&limbs[0, 0, 0], <int>limbs.shape[0] - BN_MORE_ROWS, channels,
+                           &found[0, 0])
+    fp_mode_leave(mode)
     check_limbs(wrong, "array")
     return result, count

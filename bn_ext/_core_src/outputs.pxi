@@ -157,12 +157,16 @@ cdef object new_like_src(Call c, const bn_axes *order, Py_ssize_t least):
     shape, dtype = shape_of(&c.view[SRC]), DTYPE_OF_CODE[c.dtype]
     if as_named:
         return new_array(shape, dtype, c, least)
-    axes = [order.axis[i] for i in range(order.n)]
-    axes += [axis for axis, n in enumerate(shape) if n == 1]
-    permuted = []
-    for axis in axes:
-        permuted.append(shape[axis])
-    return new_array(permuted, dtype, c, least).transpose([axes.index(axis) for axis in range(len(axes))])
+    axes, permuted, back = [], [], []
+    for i in range(order.n):
+        axes.append(order.axis[i])
+    for i in range(len(shape)):
+        if shape[i] == 1:
+            axes.append(i)
+    for i in range(len(shape)):
+        permuted.append(shape[axes[i]])
+        back.append(axes.index(i))
+    return new_array(permuted, dtype, c, least).transpose(back)
 
 
 cdef int new_vector_dtype(Call c) noexcept:

@@ -7,6 +7,7 @@ src's dtype.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, SupportsFloat
 
 import numpy as np
@@ -27,6 +28,11 @@ class Rules:
     names: Mapping[str, str]
     #: ranks that src may have; if empty, any from 2 up
     ranks: Sequence[int] = ()
+
+    @cached_property
+    def words(self) -> _core.Words:
+        """The names, for the compiled function's errors."""
+        return _core.Words(self.names)
 
     def arrays(self, optional: Mapping[str, Any] | None = None, **given: Any) -> dict[str, Any]:
         """Convert arrays, by our names, and check their dtypes and src's rank.
@@ -51,7 +57,7 @@ class Rules:
             _core.require_dtype(name, vector, allowed, like)
             if len(allowed) > 1:
                 allowed, like = (vector.dtype.name,), f", like {name}"
-        return {**arrays, "words": _core.Words(self.names)}
+        return {**arrays, "words": self.words}
 
 
 def as_positive(value: SupportsFloat, name: str) -> float:

@@ -84,7 +84,7 @@ def write(folder: Path, cases: Iterable[Case]) -> int:
         })  # fmt: skip
     head = f'{{"format": {VERSION}, "bn_ext": "{__version__}", "cases": [\n'
     part = folder / f"{MANIFEST}.part"
-    part.write_text(head + ",\n".join(map(json.dumps, entries)) + "\n]}\n")
+    part.write_text(head + ",\n".join(map(json.dumps, entries)) + "\n]}\n", encoding="utf-8")
     part.replace(folder / MANIFEST)
     return len(entries)
 
@@ -111,7 +111,7 @@ def check(
     """Judge the results in a folder; also return the outputs that no case has."""
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text())
+        manifest = json.loads(path.read_text(encoding="utf-8"))
         version, entries = manifest["format"], manifest["cases"]
     except FileNotFoundError:
         raise ManifestError(path, f"is missing; bn-ext cases {folder} writes it") from None

@@ -12,7 +12,7 @@ static int sort_moving(const bn_view *view, int moving[BN_MAX_AXES]) {
     for (int axis = 0; axis < view->ndim; axis++) {
         if (view->shape[axis] == 1 || view->strides[axis] == 0)
             continue;
-        const ptrdiff_t far = bytes_apart(view->strides[axis]);
+        const size_t far = bytes_apart(view->strides[axis]);
         int k = n++;
         for (; k > 0 && bytes_apart(view->strides[moving[k - 1]]) < far; k--)
             moving[k] = moving[k - 1];
@@ -80,25 +80,26 @@ bool bn_read_axes(const unsigned char *order, const bn_view *src, int channel_ax
 
 bool bn_follows(const bn_view *view, const bn_axes *axes) {
     const int channel = axes->channel;
-    ptrdiff_t next = view->itemsize;
+    const size_t itemsize = (size_t)view->itemsize;
+    size_t next = itemsize; /* modulo 2^64, as strides of no elements may be any */
     int k = axes->n - 1;
     for (; k > channel; k--) {
-        if (view->strides[axes->axis[k]] != next)
+        if ((size_t)view->strides[axes->axis[k]] != next)
             return false;
-        next *= view->shape[axes->axis[k]];
+        next *= (size_t)view->shape[axes->axis[k]];
     }
     if (channel < 0)
         return true;
-    const ptrdiff_t run = next / view->itemsize, channels = view->shape[axes->axis[channel]];
-    if (view->strides[axes->axis[channel]] != next && run < BN_ALWAYS_LONG)
+    const size_t run = next / itemsize, channels = (size_t)view->shape[axes->axis[channel]];
+    if ((size_t)view->strides[axes->axis[channel]] != next && run < BN_ALWAYS_LONG)
         return false;
     next *= channels;
     const bool dense = run == 1 && channels < BN_WIDE_ENOUGH;
     for (k = channel - 1; k >= 0; k--) {
-        const ptrdiff_t here = view->strides[axes->axis[k]];
+        const size_t here = (size_t)view->strides[axes->axis[k]];
         if ((k < channel - 1 || dense) && here != next)
             return false;
-        next = here * view->shape[axes->axis[k]];
+        next = here * (size_t)view->shape[axes->axis[k]];
     }
     return true;
 }
@@ -161,12 +162,12 @@ bool bn_overlaps_itself(const bn_view *view) {
         if (view->shape[axis] > 1 && view->strides[axis] == 0)
             return true;
     int moving[BN_MAX_AXES];
-    ptrdiff_t reach = view->itemsize;
+    size_t reach = (size_t)view->itemsize;
     for (int k = sort_moving(view, moving) - 1; k >= 0; k--) {
-        const ptrdiff_t stride = bytes_apart(view->strides[moving[k]]);
+        const size_t stride = bytes_apart(view->strides[moving[k]]);
         if (stride < reach)
             return true;
-        reach += stride * (view->shape[moving[k]] - 1);
+        reach += stride * (size_t)(view->shape[moving[k]] - 1);
     }
     return false;
 }

@@ -28,8 +28,9 @@ typedef struct {
     int channel;           /* index of the channel axis in `axis`, or -1 if it is dropped */
 } bn_axes;
 
-static inline ptrdiff_t bytes_apart(ptrdiff_t stride) {
-    return stride < 0 ? -stride : stride;
+/* |stride|. An array without elements may have any stride, even the least one. */
+static inline size_t bytes_apart(ptrdiff_t stride) {
+    return stride < 0 ? 0 - (size_t)stride : (size_t)stride;
 }
 
 void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes);

@@ -52,17 +52,22 @@ static int64_t worth_of(const bn_problem *p, const bn_operation *operation, bn_p
 
 /* ---- a call ----------------------------------------------------------------- */
 
-/* What no elements in any part give. */
+/* What no elements in any part give. A vector that nobody wants is not visited: without elements,
+ * there may be any number of channels. */
 static bn_status give_nothing(const bn_plan *plan) {
     const bn_problem *p = plan->problem;
     const bn_operation *operation = plan->operation;
     if (plan->passes == SUMS && !plan->exact)
         memset(p->sums, 0,
                (size_t)(bn_sum_count(plan->formula[SUM]) * p->channels) * sizeof *p->sums);
-    for (int v = 0; v < BN_VECTORS; v++)
-        for (int64_t c = 0; plan->passes != SUMS && operation->vectors >> v & 1 && c < p->channels;
-             c++)
-            vector_write(&p->vector[v], c, 1, &operation->of_nothing);
+    if (plan->passes == SUMS)
+        return BN_OK;
+    for (int v = 0; v < BN_VECTORS; v++) {
+        const bn_vector *vector = &p->vector[v];
+        const bool wanted = operation->vectors >> v & 1 && vector->data;
+        for (int64_t c = 0; c < (wanted ? p->channels : 0); c++)
+            vector_write(vector, c, 1, &operation->of_nothing);
+    }
     return BN_OK;
 }
 
