@@ -150,10 +150,8 @@ def noise(rows):
 
     Behind a product, BLAS's idle threads do the same.
     """
-    return busy(
-        [
-            max(r["medians"][name] / r["shortest"][name] for name in r["medians"])
-            for r in rows
-            if r["behind"] != "product"
-        ]
-    )
+    return busy([
+        max(r["medians"][name] / r["shortest"][name] for name in r["medians"])
+        for r in rows
+        if r["behind"] != "product"
+    ])  # fmt: skip
