@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import product
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -93,7 +93,8 @@ class Side:
         stack.callback(self.process.kill)
 
     def ask(self, asked):
-        print(json.dumps(asked), file=self.process.stdin)
+        with suppress(BrokenPipeError):  # it ended; then there is no line either
+            print(json.dumps(asked), file=self.process.stdin)
         line = self.process.stdout.readline()
         if not line:
             raise ChildProcessError(f"{self.process.args[0]}: the process ended")
