@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -68,6 +68,7 @@ def prepared(op, shape, layout, dtype, threads, kind="", place=16, given=True, *
 def work():
     """For each line that comes, make the row's call, or time some, and answer."""
     call = None
+    print("[]", flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
         if isinstance(asked, dict):
@@ -91,10 +92,13 @@ class Side:
             bufsize=1,
         ))  # fmt: skip
         stack.callback(self.process.kill)
+        self.answer()  # it has started
 
     def ask(self, asked):
-        with suppress(BrokenPipeError):  # it ended; then there is no line either
-            print(json.dumps(asked), file=self.process.stdin)
+        print(json.dumps(asked), file=self.process.stdin)
+        return self.answer()
+
+    def answer(self):
         line = self.process.stdout.readline()
         if not line:
             raise ChildProcessError(f"{self.process.args[0]}: the process ended")
