@@ -1,12 +1,13 @@
 """More to time than `bn-ext bench` does: operations, sets of shapes, tensors with gaps."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from bn_ext import _bench
 from bn_ext._bench import LAYOUTS, SHAPES, Streams
+
+from .views import placed
 
 GRADIENT = _bench.OPS["backward"]
 FORWARD = _bench.OPS["training"]
@@ -78,14 +79,6 @@ class Case(_bench.Case):
         )
 
 
-def as_large_ones(shape, dtype):
-    """An array of zeros where malloc puts large ones of NumPy: 16 bytes past a page."""
-    nbytes = math.prod(shape) * dtype.itemsize
-    memory = np.zeros(nbytes + 4096 + 16, np.uint8)
-    start = -memory.ctypes.data % 4096 + 16
-    return memory[start : start + nbytes].view(dtype).reshape(shape)
-
-
 def as_view(sizes, layout, dtype, view):
     """An array of zeros with these sizes in memory, as a view of a larger one."""
     spatial = range(2, len(sizes)) if layout == "NCX" else range(1, len(sizes) - 1)
@@ -99,7 +92,7 @@ def as_view(sizes, layout, dtype, view):
     }[view]
     whole = tuple(scale * n + more if i in axes else n for i, n in enumerate(sizes))
     index = tuple(taken if i in axes else slice(None) for i in range(len(sizes)))
-    return as_large_ones(whole, dtype)[index]
+    return placed(whole, dtype)[index]
 
 
 class Problem(_bench.Problem):
@@ -108,7 +101,7 @@ class Problem(_bench.Problem):
     def __init__(self, case):
         super().__init__(case)
         for name in self.streams.writes:
-            self.tensors[name] = as_large_ones(self.sizes, self.dtype)
+            self.tensors[name] = placed(self.sizes, self.dtype)
         op = case.op
         count = 0 if op.startswith("inference") else 1 if op == "double-backward" else 2
         self.out = (

@@ -14,9 +14,8 @@ from bn_ext._cli.usage import UsageError
 
 from .peers import OF_VIEWS, PEERS, bn_ext_call
 from .problems import SETS, Case, Problem
+from .turns import busy
 
-#: A median of more than this many times the shortest time: other programs are running.
-BUSY = 2
 #: In the process of a package: the problem, the call, and what stands before it.
 HERE = []
 
@@ -151,16 +150,8 @@ def noise(rows):
 
     Behind a product, BLAS's idle threads do the same.
     """
-    worst = [
+    return busy([
         max(r["medians"][name] / r["shortest"][name] for name in r["medians"])
         for r in rows
         if r["behind"] != "product"
-    ]
-    busy = [ratio for ratio in worst if ratio > BUSY]
-    if not busy:
-        return ""
-    return (
-        f"BUSY: in {len(busy)} of {len(rows)} rows a median is over {BUSY} times the shortest "
-        f"time, {max(busy):.1f} times at most. Other programs are running: measure again without "
-        "them."
-    )
+    ])  # fmt: skip

@@ -12,6 +12,22 @@ from statistics import median
 
 #: In seconds. The pause outlasts the spinning of idle threads.
 PAUSE, BURST, TURNS = 0.03, 0.05, 3
+#: A median of more than this many times the shortest time: other programs are running.
+BUSY = 2
+
+
+def busy(ratios):
+    """What to say of rows, each the median as a multiple of the shortest time, that tell of other
+    programs; "" if none does.
+    """
+    above = [ratio for ratio in ratios if ratio > BUSY]
+    if not above:
+        return ""
+    return (
+        f"BUSY: in {len(above)} of {len(ratios)} rows a median is over {BUSY} times the shortest "
+        f"time, {max(above):.1f} times at most. Other programs are running: measure again without "
+        "them.\n"
+    )
 
 
 def serve(step):

@@ -1,11 +1,13 @@
 """Rows of python -m benchmarks: packages in processes of their own, views, more operations."""
 
 import json
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from bn_ext import _bench
 
 sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
 
-from benchmarks import __main__ as command, peers, problems, rows
+from benchmarks import __main__ as command, compare, peers, problems, rows, views
 from benchmarks.problems import Case, Problem
 
 BRIEFLY = ["--seconds", "1e-9"]
@@ -158,3 +160,106 @@ def test_views_are_compared_with_the_same_dense_data(view, layout):
     for peer in peers.OF_VIEWS.values():
         assert peer(Problem(Case((4, 3), layout, "float32"))) is None
         assert peer(problem)().diff_src.tobytes() == wanted
+
+
+def test_views_next_to_copying_first(capsys, monkeypatch):
+    """A row for each kind, dtype, layout and number of threads; the last line counts the slow."""
+    monkeypatch.setattr(views, "row", lambda *_: ([2.2, 3.3], [2, 1.1], [1, 0.55]))
+    ratios = views.main(["training", "--shapes", "2x4x3x5"])
+    assert ratios == [(2, 4)] * (6 * 2 * 2 * 2)
+    out, err = capsys.readouterr()
+    *_, row, last = out.splitlines()
+    assert row.split() == ["2x4x3x5", "transposed", "bfloat16", "NCX", "2", "2.00", "4.00"]
+    assert last == (
+        "48 rows, 48 above 1.05 of copying first, worst 2.00, geometric means 2.000 of copying "
+        "first, 4.000 of dense"
+    )
+    assert err == ""
+
+
+@pytest.mark.parametrize("layout", views.LAYOUTS)
+@pytest.mark.parametrize("op", views.OPS)
+def test_calls_on_views_do_what_calls_on_copies_do(op, layout):
+    """Each kind has other strides; all write to the given arrays."""
+    for kind in views.KINDS:
+        operands = views.Operands(op, (3, 4, 5, 6), layout, "bfloat16", kind)
+        dense = views.Operands(op, (3, 4, 5, 6), layout, "bfloat16")
+        for a, b in zip(operands.read, dense.read, strict=True):
+            assert not a.flags.c_contiguous
+            assert b.flags.c_contiguous
+            b[...] = a
+        operands.call(num_threads=1)()
+        dense.call(num_threads=2)()
+        assert operands.written[0].any()
+        for a, b in zip(operands.written, dense.written, strict=True):
+            if kind == "transposed":  # src's axes in memory are part of the order of the sums
+                np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=0.02, atol=1e-6)
+            else:
+                assert a.tobytes() == b.tobytes()
+        times = views.row(operands, 1, 1e-9)
+        assert all(len(found) >= 3 and min(found) > 0 for found in times)
+
+
+def test_two_revisions_are_compared(capsys):
+    """Here one with itself, so times do not matter: each row has a line or is in a group."""
+    compare.main([sys.executable] * 2 + [" backward", "2x64", "float32", "--seconds", "1e-9"])
+    group, *slower, last = capsys.readouterr().out.splitlines()
+    assert group.startswith("small       4 rows, geometric mean ")
+    assert all(" small backward float32 N" in line for line in slower)
+    assert f", {len(slower)} beyond 1.05, " in last
+    with pytest.raises(SystemExit, match="2"):
+        compare.main([sys.executable] * 2 + ["no such row"])
+    assert "no row has no such row, such as: small " in capsys.readouterr().err
+    with pytest.raises(ChildProcessError, match="the process ended"):
+        compare.main([sys.executable, "true", "small"])
+
+
+def test_every_row_of_a_comparison_is_a_call():
+    """Of all groups, operations, dtypes and numbers of threads."""
+    titles = compare.rows()
+    assert {title.split()[0] for title in titles} == {
+        "small", "dense", "fresh", "views", "places", "exact",
+    }  # fmt: skip
+    assert {tuple(row[name] for name in ("op", "dtype", "threads")) for row in titles.values()} == {
+        (op, dtype, threads)
+        for op in views.OPS for dtype in ("float32", "bfloat16") for threads in (1, 2)
+    }  # fmt: skip
+    for row in titles.values():
+        compare.prepared(**row | {"shape": (2, 4, 3, 3)})()
+
+
+def times_of(*shortest):
+    """A side whose batches take so long, one after the other."""
+    batches = iter([[1.5 * each, each] for each in shortest for _ in range(compare.ROUNDS)])
+    return SimpleNamespace(ask=lambda asked: [] if isinstance(asked, dict) else next(batches))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "least"),
+    [
+        ([1.0], [1.04], 1.04),  # not slower: measured once
+        ([1.0, 1.0], [1.3, 1.02], 1.02),
+        ([1.0] * 4, [1.4, 1.3, 1.2, 1.25], 1.2),
+    ],
+)
+def test_a_slower_row_is_measured_again(before, after, least):
+    """Up to three times; the least ratio counts, but not once the time is up."""
+    sides = [times_of(*before), times_of(*after)]
+    assert compare.compared(sides, {}, 1, math.inf) == (pytest.approx(least), 1.25)
+    sides = [times_of(*before), times_of(*after)]
+    assert compare.compared(sides, {}, 1, -math.inf)[0] == pytest.approx(after[0])
+
+
+@pytest.mark.parametrize(("worst", "status"), [(1.09, 0), (1.11, 1)])
+def test_a_row_that_stays_slower_fails(capsys, monkeypatch, worst, status):
+    monkeypatch.setattr(compare, "Side", lambda *_: None)
+    found = iter([(1.0, 1.2), (worst, 2.5), (0.8, 1.1), (0.8, 1.1)])
+    monkeypatch.setattr(compare, "compared", lambda *_: next(found))
+    assert compare.main(["a", "b", "small", " backward", "float32", "4x6x300"]) == status
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1] == f"{worst:.2f} small backward float32 NXC 4x6x300 2t"
+    mean = (worst * 0.64) ** 0.25
+    assert out.splitlines()[-1] == (
+        f"4 rows, geometric mean {mean:.3f}, worst {worst:.2f}, 1 beyond 1.05, {status} beyond 1.10"
+    )
+    assert err.startswith("BUSY: in 1 of 4 rows a median is over 2 times")

@@ -1,0 +1,175 @@
+"""The times of two revisions, row by row; `.ci/run compare REV` builds both and runs this.
+
+    python -m benchmarks.compare PYTHON PYTHON [word ...]
+
+Each PYTHON is that of an environment with bn_ext, the first the earlier one. Both have a process
+for the whole run, which makes a row's call when its turn comes; never do both run. A row's ratio is
+that of the shortest times of many. One that looks slower is measured again, because other programs
+can slow down one side alone, and the least ratio counts. Words choose rows: those with all of them.
+This process imports nothing of bn_ext, and the others only what users have.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from itertools import product
+from pathlib import Path
+from statistics import geometric_mean, median
+
+from .turns import busy
+from .views import KINDS, LAYOUTS, OPS, SLOW, TRIES, Operands, batch
+
+#: A row that stays above this fails the comparison.
+FAILS = 1.10
+#: Turns of each side; the longest batch of one, in seconds; the share of the time that is kept for
+#: making operands and for measuring again.
+ROUNDS, LONGEST, KEPT = 7, 0.02, 0.5
+MIDDLE, LARGE = (8, 64, 28, 28), (50, 256, 14, 14)
+
+
+def rows():
+    """{title: what `prepared` takes}; the title's first word is the row's group."""
+    small = [((16, 64), "NXC")]
+    small += [(shape, layout) for shape in ((4, 6, 300), (2, 64, 14, 14)) for layout in LAYOUTS]
+    middle = [(MIDDLE, layout) for layout in LAYOUTS]
+    dense = [*middle, *((LARGE, layout) for layout in LAYOUTS)]
+    groups = [
+        ("small", small, OPS, {}),
+        ("dense", dense, OPS, {}),
+        ("fresh", middle, OPS, {"given": False}),
+        *(("views", middle, OPS, {"kind": kind}) for kind in KINDS),
+        *(("places", middle, OPS, {"place": place}) for place in (4, 60)),
+        ("exact", middle, ("backward", "training"), {"exact": True}),
+    ]
+    found = {}
+    for group, shapes, ops, how in groups:
+        for (shape, layout), op, dtype, threads in product(
+            shapes, ops, ("float32", "bfloat16"), (1, 2)
+        ):
+            words = [str(how[name]) for name in ("kind", "place") if name in how]
+            words += [op, dtype, layout, "x".join(map(str, shape)), f"{threads}t"]
+            row = {"op": op, "shape": shape, "layout": layout, "dtype": dtype, "threads": threads}
+            found[" ".join([group, *words])] = row | how
+    return found
+
+
+# ---- in the process of a revision --------------------------------------------------------
+
+
+def prepared(op, shape, layout, dtype, threads, kind="", place=16, given=True, **options):
+    """The call of a row."""
+    operands = Operands(op, shape, layout, dtype, kind, place)
+    return operands.call(given=given, num_threads=threads, **options)
+
+
+def work():
+    """For each line that comes, make the row's call, or time some, and answer."""
+    call = None
+    print("[]", flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if isinstance(asked, dict):
+            call = None  # frees the previous operands
+            call = prepared(**asked)
+        call()  # what others left in caches is not this call's
+        print(json.dumps([] if isinstance(asked, dict) else batch(call, asked)), flush=True)
+
+
+# ---- in the process that compares --------------------------------------------------------
+
+
+class Side:
+    """A revision in a process of its own, which waits between its turns."""
+
+    def __init__(self, python, stack):
+        root = str(Path(__file__).resolve().parent.parent)  # last: bn_ext is the environment's
+        code = f"import sys; sys.path.append({root!r}); from benchmarks.compare import work; work()"
+        self.process = stack.enter_context(subprocess.Popen(
+            [python, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            bufsize=1,
+        ))  # fmt: skip
+        stack.callback(self.process.kill)
+        self.answer()  # it has started
+
+    def ask(self, asked):
+        print(json.dumps(asked), file=self.process.stdin)
+        return self.answer()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise ChildProcessError(f"{self.process.args[0]}: the process ended")
+        return json.loads(line)
+
+
+def compared(sides, row, seconds, deadline):
+    """The least ratio of the second side's shortest time to the first's, and the median of each
+    side's times as a multiple of its shortest.
+    """
+    for side in sides:
+        side.ask(row)
+    ratios = []
+    for _ in range(TRIES + 1):
+        times = [[], []]
+        for turn in range(ROUNDS):
+            for which in (0, 1) if turn % 2 else (1, 0):
+                times[which] += sides[which].ask(seconds)
+        before, after = map(min, times)
+        ratios.append(after / before)
+        if ratios[-1] <= SLOW or time.monotonic() > deadline:
+            break
+    return min(ratios), max(median(found) / min(found) for found in times)
+
+
+def table(ratios):
+    """Lines: each group of {title: ratio}, the rows that are slower, and what all come to."""
+    groups = {}
+    for title, ratio in ratios.items():
+        groups.setdefault(title.split()[0], []).append(ratio)
+    lines = [
+        f"{group:8} {len(mine):4} rows, geometric mean {geometric_mean(mine):.3f}, "
+        f"from {min(mine):.2f} to {max(mine):.2f}"
+        for group, mine in groups.items()
+    ]
+    slower = sorted((title for title in ratios if ratios[title] > SLOW), key=ratios.get)
+    lines += [f"{ratios[title]:.2f} {title}" for title in reversed(slower)]
+    every = [*ratios.values()]
+    return [
+        *lines,
+        f"{len(every)} rows, geometric mean {geometric_mean(every):.3f}, worst {max(every):.2f}, "
+        f"{len(slower)} beyond {SLOW:.2f}, {sum(r > FAILS for r in every)} beyond {FAILS:.2f}",
+    ]
+
+
+def main(arguments=None):
+    """Run the command line. Return the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("pythons", nargs=2, metavar="PYTHON")
+    parser.add_argument("words", nargs="*", metavar="word")
+    parser.add_argument(
+        "--seconds", type=float, default=300, help="for all rows (default: %(default)s)"
+    )
+    options = parser.parse_intermixed_args(arguments)
+    chosen = {t: row for t, row in rows().items() if all(word in t for word in options.words)}
+    if not chosen:
+        parser.error(f"no row has {' '.join(options.words)}, such as: {next(iter(rows()))}")
+    seconds = min((1 - KEPT) * options.seconds / len(chosen) / ROUNDS / 2, LONGEST)
+    deadline = time.monotonic() + options.seconds
+    ratios, spread = {}, []
+    with ExitStack() as stack:
+        sides = [Side(python, stack) for python in options.pythons]
+        for title, row in chosen.items():
+            ratios[title], ratio = compared(sides, row, seconds, deadline)
+            spread.append(ratio)
+    print(*table(ratios), sep="\n")
+    print(end=busy(spread), file=sys.stderr)
+    return int(any(ratio > FAILS for ratio in ratios.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
