@@ -305,12 +305,15 @@ def ahead_of(part, path, source):
 
 
 def parts_of_kernels(built, out):
-    """For editors, as units: each .inc file, behind what f32.c has before it."""
-    kernel = next(unit for unit in built if unit.name == "f32-baseline")
-    source = kernel.path.parents[1]
+    """For editors, as units: each .inc file, behind what the file that includes it has before it."""
+    kernels = [unit for unit in built if unit.path.parent.name == "kernels"]
+    kernels = [unit for unit in kernels if unit.name.endswith("-baseline")]
+    kernels.sort(key=lambda unit: unit.name != "f32-baseline")
+    source = kernels[0].path.parents[1]
     for path in sorted(source.rglob("*.inc")):
-        ahead = out / f"ahead_of_{path.stem}.h"
-        lines = ahead_of(path.relative_to(source).as_posix(), kernel.path, source)
+        ahead, part = out / f"ahead_of_{path.stem}.h", path.relative_to(source).as_posix()
+        before = ((unit, ahead_of(part, unit.path, source)) for unit in kernels)
+        kernel, lines = next((unit, lines) for unit, lines in before if lines is not None)
         ahead.write_text("\n".join(lines) + "\n")
         # What a part defines is used in others.
         flags = ["-Wno-unused", "-xc", "-include", str(ahead)]
