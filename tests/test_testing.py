@@ -3,21 +3,25 @@
 import json
 import re
 import shutil
+import signal
 import sys
+import time
 from fractions import Fraction
 from functools import partial
 from math import isqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, FORMATS
 from command_line import run as command
-from needs import needs_long_double
+from needs import needs_linux, needs_long_double
 from processes import printed_by, python
 from sheets import WithDLPack
 from tree import ROOT
 
 import bn_ext
+from bn_ext._cli import child
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
 from bn_ext.testing import Report, check_backward, check_double_backward, check_forward
 from bn_ext.testing._cases import ARITHMETICS, RECIPES, Kind, standard_cases
@@ -289,6 +293,20 @@ def test_cases_are_made_and_judged_in_the_default_mode():
             failing(check_backward, flushes, "small diff_dst", "diff_src", **how)
     finally:
         torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize("name", ["NC", "NLC", "NHWC", "NDHWC", "NCW", "NCHW", "channels_first"])
+def test_all_names_of_data_formats(name):
+    def strict(*given, epsilon):
+        shapes.add(len(given[0].shape))
+        return bn_ext.batch_norm_backward(*given, epsilon=epsilon, data_format=name)
+
+    shapes = set()
+    report = check_backward(strict, data_format=name, quick=True)
+    assert report.verdicts == dict.fromkeys(report.verdicts, "right")
+    assert shapes == ({len(name)} if name.startswith("N") else {2, 3, 4, 5})
+    if name.startswith("N"):
+        check_backward(strict, np.ones((3, 2, 4, 2, 5)[: len(name)]), data_format=name)
 
 
 @pytest.mark.parametrize(("name", "changes", "case", "said"), SPOILED)
@@ -578,6 +596,24 @@ def test_a_src_alone(rng):
     failing(check_backward, kernel_of("backward", ("diff_beta + xhat", "xhat")), src=src)
 
 
+@pytest.mark.parametrize("names", [["gamma"], ["gamma", "mean", "variance"]])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_dst_is_that_of_ones_own_arrays(rng, names, is_training):
+    def remembers(src, diff_dst, mean, variance, gamma, epsilon, dst):
+        seen.update(locals())
+        raise NotImplementedError
+
+    own = {"gamma": np.array([5.0, -3, 2]), "mean": np.full(3, 0.5), "variance": np.full(3, 4.0)}
+    seen, given = {}, {name: own[name] for name in names}
+    how = {**given, "relu": True, "is_training": is_training}
+    with pytest.raises(AssertionError):
+        check_backward(remembers, rng.standard_normal((40, 3)), **how)
+    xhat = (seen["src"] - seen["mean"]) / np.sqrt(seen["variance"] + seen["epsilon"])
+    dst = seen["dst"]
+    beta = np.where(dst > 0, dst - seen["gamma"] * xhat, np.nan)
+    assert np.nanmax(np.nanmax(beta, axis=0) - np.nanmin(beta, axis=0)) < 1e-12
+
+
 def test_data_that_cannot_be_judged_does_not_pass():
     """Whatever the result: a limit of Inf would let any number pass."""
     src = np.tile([[1.0], [-1.0], [2.0], [-2.0]], (16, 1))
@@ -650,8 +686,14 @@ X = np.ones((4, 3), np.float32)
         ({"gamma": X[0]}, TypeError, "gamma: expected only with src"),
         ({"dtype": "float32"}, TypeError, "check_backward.. got an .*'dtype'; did you mean 'dty"),
         ({"dtypes": "blah"}, ValueError, "dtypes: expected any of float32, .*, got 'blah'"),
-        ({"data_format": "NHWC"}, ValueError, "data_format: expected NXC or NCX, got 'NHWC'"),
-        ({"data_format": []}, ValueError, "data_format: expected NXC or NCX, got "),
+        ({"data_format": "nhwc"}, ValueError, "data_format: expected 'NXC' .* mean 'NHWC'?"),
+        ({"data_format": []}, ValueError, "data_format: expected 'NXC' or 'NCX', or "),
+        ({"data_format": None}, ValueError, "data_format: expected 'NXC' or 'NCX', or "),
+        (
+            {"src": X, "data_format": "NHWC"},
+            ValueError,
+            "data_format: .* format for 2 axes",
+        ),
         ({"epsilon": 0.3}, TypeError, "epsilon: expected only with src, got 0.3"),
         ({"src": X, "epsilon": -1}, ValueError, "epsilon: expected a finite number"),
         ({"src": X, "dtypes": "float64"}, TypeError, "dtypes: expected only with the standard"),
@@ -1169,7 +1211,7 @@ def test_a_function_from_the_command_line(tmp_path, capsys, monkeypatch):
         ("math:sqrt", ["--skip", ""], "skip: expected a part of a standard case's name"),
         ("math:sqrt", ["--relu", "--op=double-backward"], "--relu: expected an --op other"),
         *((".", option.split(), "expected only with module:function") for option in
-          ("--own-statistics", "--repeats 2", "--same-bits", "--strided")),
+          ("--own-statistics", "--repeats 2", "--same-bits", "--strided", "--timeout 9")),
         ("math:sqrt", ["--own-statistics", "--op=training"], "expected --op backward or double-"),
         ("math:sqrt", ["--repeats=0"], "expected a whole number, 1 or more, got '0'"),
         ("math:sqrt", ["--arithmetic=half"], "invalid choice: 'half'"),
@@ -1242,6 +1284,87 @@ def test_a_kernel_that_crashes_is_reported(tmp_path, capsys, monkeypatch):
     status, out, err = command(capsys, "check", "my_end:f", "--quick")
     assert (status, out) == (2, "")
     assert "crashed (exit status 1) before the first call" in err
+
+
+POOLED = """
+import ctypes, multiprocessing, os, signal, time
+from concurrent.futures import ProcessPoolExecutor
+import bn_ext
+def pooled(src, diff_dst, mean, variance, gamma, epsilon):
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+    print("process", pool.submit(os.getpid).result())
+    ctypes.string_at(0)
+def timed(*given, epsilon):
+    os.kill(os.getpid(), signal.SIGRTMIN + 6)
+def slow(src, diff_dst, mean, variance, gamma, epsilon):
+    if gamma is None:
+        time.sleep(1000)
+    how = {"epsilon": epsilon, "data_format": "NXC"}
+    return bn_ext.batch_norm_backward(src, diff_dst, mean, variance, gamma, **how)
+"""
+
+
+@needs_linux
+def test_processes_that_a_function_has_started_end_with_it(tmp_path, capfd, monkeypatch):
+    """One that lives holds the pipe open, so that no end of it is seen."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(child, "MOST", 1)
+    (tmp_path / "my_pool.py").write_text(POOLED)
+    status, out, err = command(capfd, "check", "my_pool.py:pooled", "--quick")
+    assert status == 1
+    assert "crashed (SIGSEGV)" in out
+    started = int(re.search(r"process (\d+)", err)[1])
+    for _ in range(100):  # init reads its status
+        try:
+            state = Path(f"/proc/{started}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            break
+        if state == "Z":
+            break
+        time.sleep(0.1)
+    else:
+        raise AssertionError(f"process {started} lives")
+
+
+@needs_linux
+def test_a_real_time_signal_and_a_function_that_never_returns(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(child, "MOST", 1)
+    (tmp_path / "my_slow.py").write_text(POOLED)
+    status, out, _ = command(capsys, "check", "my_slow.py:timed", "--quick")
+    assert status == 1
+    assert f"crashed (signal {signal.SIGRTMIN + 6})" in out
+    monkeypatch.setattr(child, "MOST", 5)
+    status, out, _ = command(capsys, "check", "my_slow.py:slow", "--quick", "--timeout", "3")
+    assert status == 1
+    assert re.search("without gamma, float32 +function +did not return within 3 s", out)
+    assert re.fullmatch(r"1 crashed, \d\d right", out.splitlines()[-1])
+
+
+#: A dataclass looks for its module; a process of its own imports it.
+WRONG = """
+from __future__ import annotations
+from dataclasses import dataclass
+@dataclass
+class Factor:
+    value: float = 7.0
+def batch_norm_backward(src, diff_dst, mean, variance, gamma, epsilon, **more):
+    return diff_dst * Factor().value
+"""
+
+
+@pytest.mark.parametrize("name", ["bn_ext", "random", "statistics", "norm-v1.2", "beside"])
+def test_the_file_that_is_named_is_checked(tmp_path, capsys, monkeypatch, name):
+    """Whatever its name: that of a module, that of a package beside it, one with dots."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / f"{name}.py").write_text(WRONG)
+    (tmp_path / "mine" / "beside").mkdir()
+    (tmp_path / "mine" / "beside" / "__init__.py").write_text("")
+    what = f"mine/{name}.py:batch_norm_backward"
+    status, out, _ = command(capsys, "check", what, "--quick", "--skip", "Inf")
+    assert status == 1
+    assert re.search(r"^\d\d wrong", out.splitlines()[-1])
 
 
 def test_options_of_the_command_line(tmp_path, capsys, monkeypatch):
