@@ -50,6 +50,7 @@ def run(
                 if what == "failed":
                     raise UsageError(found)
                 if what == "done":
+                    report.settle()
                     return report
                 if what == "case":
                     name, first, limit = found, first + 1, time.monotonic() + timeout
@@ -69,6 +70,7 @@ def run(
     report.findings.append(
         Finding("further cases", "function", np.nan, reason=reason, verdict="not judged")
     )
+    report.settle()
     return report
 
 
