@@ -305,7 +305,7 @@ def ahead_of(part, path, source):
 
 
 def parts_of_kernels(built, out):
-    """For editors, as units: each .inc file, behind what the file that includes it has before it."""
+    """For editors, as units: each .inc file, behind what a file that includes it has before it."""
     kernels = [unit for unit in built if unit.path.parent.name == "kernels"]
     kernels = [unit for unit in kernels if unit.name.endswith("-baseline")]
     kernels.sort(key=lambda unit: unit.name != "f32-baseline")

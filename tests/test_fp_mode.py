@@ -1,6 +1,8 @@
 """The floating-point environment: calls compute in the default mode, then restore the caller's."""
 
+import ctypes
 import pickle
+import sys
 from fractions import Fraction
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -9,12 +11,13 @@ import members
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, all_bits
-from fp_modes import FP_MODES, MODES, SERIOUS, fp_mode, fp_mode_in_effect, math_library
+from fp_modes import FP_MODES, MODES, SERIOUS, X86, fp_mode, fp_mode_in_effect, math_library
 from needs import needs_linux, needs_openmp
 from processes import run
 from sheets import SHEETS
 
 import bn_ext
+from bn_ext.testing import check_backward
 
 
 @pytest.mark.parametrize("name", FP_MODES)
@@ -41,6 +44,31 @@ def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
             flags = libm.fetestexcept(SERIOUS)
             found = fp_mode_in_effect()
         assert (found, flags) == (name, 0), call
+
+
+@pytest.mark.skipif(not (X86 and sys.platform == "linux"), reason="x87's control word in fenv_t")
+@pytest.mark.parametrize("word", [0x07F, 0x27F, 0xF7F])
+def test_long_doubles_of_the_judge_have_their_precision(word):
+    """Whatever a function leaves in x87's control word, and the word is back afterwards."""
+
+    def kernel(*given, epsilon):
+        try:
+            return bn_ext.batch_norm_backward(*given, epsilon=epsilon, data_format="NXC")
+        finally:
+            libm.fesetenv(changed)
+
+    libm = math_library()
+    env, changed, after = (ctypes.create_string_buffer(64) for _ in range(3))
+    libm.fegetenv(env)
+    changed[:] = env[:]
+    changed[:2] = word.to_bytes(2, "little")
+    try:
+        report = check_backward(kernel, dtypes="float64", quick=True)
+        libm.fegetenv(after)
+    finally:
+        libm.fesetenv(env)
+    assert report.passed
+    assert int.from_bytes(after[:2], "little") == word
 
 
 @pytest.mark.quick

@@ -8,7 +8,7 @@ from typing import Any
 
 import bn_ext._core as _core
 from bn_ext._bench import LAYOUTS, OPS, PEERS, SHAPES, WORK, Case, Row, Shape, row
-from bn_ext._cli.usage import UsageError, as_seconds, as_shape, as_whole
+from bn_ext._cli.usage import UsageError, as_layout, as_seconds, as_shape, as_whole
 from bn_ext._dtypes import DTYPES, dtype_of
 from bn_ext._runtime import _processor, get_isa, spelled
 from bn_ext._version import __version__
@@ -36,12 +36,17 @@ def add_options(add: Callable[..., Any], ops: Iterable[str] = OPS) -> None:
         ("behind", WORK, ["pass"], "pass"),
     ):
         add(f"--{name}", nargs="+", choices=choices, default=default,
-            metavar=name.removesuffix("s").upper(),
+            metavar=name.removesuffix("s").upper(), type=_layout if name == "layouts" else str,
             help=f"any of {', '.join(choices)} (default: {said})")  # fmt: skip
     add("--threads", nargs="+", type=as_whole, default=[None], metavar="N",
         help="numbers of threads (default: each package's own; "
         f"bn_ext's is up to {_core.default_threads()})")  # fmt: skip
     add("--seconds", type=as_seconds, default=1.0, help="seconds per row (default: %(default)s)")
+
+
+def _layout(text: str) -> str:
+    """NXC or NCX, of any name of a data format."""
+    return LAYOUTS[not _core.as_format(as_layout(text)) & _core.as_format("NXC")]
 
 
 def cases_of(options: argparse.Namespace, shapes: Iterable[Shape]) -> list[Case]:

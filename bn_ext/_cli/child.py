@@ -1,12 +1,15 @@
 """Cases that call a function in a process of its own, since it may crash."""
 
+import math
 import multiprocessing
 import os
 import pickle
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import numpy as np
@@ -18,9 +21,12 @@ from bn_ext.testing._report import Finding, Report, tried
 MOST = 5  # crashes; further cases are left out
 
 
-def run(load: Callable[[], Any], cases: Callable[[], Iterable[Case]], **how: Any) -> Report:
-    """As bn_ext.testing._report.run, with a finding for each case that ends the process. There,
-    load() returns the function; it and cases() may raise UsageError.
+def run(
+    load: Callable[[], Any], cases: Callable[[], Iterable[Case]], *, timeout: float = 60, **how: Any
+) -> Report:
+    """As bn_ext.testing._report.run, with a finding for each case that ends the process, or takes
+    more than `timeout` seconds. There, load() returns the function; it and cases() may raise
+    UsageError.
     """
     report, first = Report(arithmetic=how["arithmetic"]), 0
     processes = multiprocessing.get_context("spawn")
@@ -29,28 +35,34 @@ def run(load: Callable[[], Any], cases: Callable[[], Iterable[Case]], **how: Any
         child = processes.Process(target=work, args=(end, load, cases, first, how))
         child.start()
         end.close()
-        name = ""
+        name, reason, limit = "", "", math.inf
         try:
             while True:
+                # A process that the child has forked may hold the pipe and the sentinel open: then
+                # no EOF comes.
+                while not wait([pipe], 0.1) and child.is_alive() and time.monotonic() < limit:
+                    pass
+                if not pipe.poll():
+                    if child.is_alive():
+                        reason = f"did not return within {timeout:g} s"
+                    break
                 what, found = pipe.recv()
                 if what == "failed":
                     raise UsageError(found)
                 if what == "done":
+                    report.settle()
                     return report
                 if what == "case":
-                    name, first = found, first + 1
+                    name, first, limit = found, first + 1, time.monotonic() + timeout
                 else:
                     report.findings.extend(found[0])
                     report.differing.extend([found[1]] if found[1] else [])
         except (EOFError, OSError, pickle.UnpicklingError):
             child.join(10)
         finally:
-            child.kill()
-            child.join()
+            end_all(child)
             pipe.close()
-        status = child.exitcode or 0
-        ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        reason = f"crashed ({ended})"
+        reason = reason or f"crashed ({ended(child.exitcode or 0)})"
         if not name:
             raise UsageError(f"the function's process {reason} before the first call")
         report.findings.append(Finding(name, "function", np.inf, reason=reason, verdict="crashed"))
@@ -58,7 +70,27 @@ def run(load: Callable[[], Any], cases: Callable[[], Iterable[Case]], **how: Any
     report.findings.append(
         Finding("further cases", "function", np.nan, reason=reason, verdict="not judged")
     )
+    report.settle()
     return report
+
+
+def end_all(child: Any) -> None:
+    """End the process and those that it has started, and wait for it."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+    child.kill()
+    child.join()
+
+
+def ended(status: int) -> str:
+    """How a process has ended; real-time signals have no name."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
 
 
 def work(
@@ -68,6 +100,8 @@ def work(
     """Send which case comes next, and what was found; what the function prints is an error's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process ends it
     os.dup2(2, 1)
+    if hasattr(os, "setpgrp"):
+        os.setpgrp()  # with what the function starts
 
     def announced() -> Iterator[Case]:
         for case in islice(cases(), first, None):

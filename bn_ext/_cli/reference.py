@@ -2,19 +2,23 @@
 
 import argparse
 import importlib
+import importlib.machinery
+import importlib.util
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from bn_ext._cli import child
-from bn_ext._cli.usage import UsageError, as_whole
+from bn_ext._cli.usage import UsageError, as_layout, as_seconds, as_whole
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing import _files as files
-from bn_ext.testing._cases import ARITHMETICS, LAYOUTS, Case, Kind, standard_cases
+from bn_ext.testing._cases import ARITHMETICS, Case, Kind, standard_cases
 from bn_ext.testing._report import said
 
 KINDS = {
@@ -31,7 +35,7 @@ DEFAULTS: dict[str, Any] = {
     "skip": (), "own_statistics": False,
 }  # fmt: skip
 #: The same for those that choose how a function is called.
-CALLS: dict[str, Any] = {"repeats": 1, "same_bits": False, "strided": False}
+CALLS: dict[str, Any] = {"repeats": 1, "same_bits": False, "strided": False, "timeout": 60.0}
 
 
 def add_kinds(add: Callable[..., Any], *, several: bool) -> None:
@@ -46,7 +50,8 @@ def add_kinds(add: Callable[..., Any], *, several: bool) -> None:
            choices=KINDS, metavar="OP")  # fmt: skip
     choose("--dtypes", f"any of {', '.join(DTYPES)} (default: float32)", nargs="+", choices=DTYPES,
            metavar="DTYPE")  # fmt: skip
-    choose("--layout --data-format", "(default: NXC, channels last)", choices=LAYOUTS)
+    choose("--layout --data-format", "NXC (default: channels last), NCX, NHWC, NCHW, ...",
+           type=as_layout, metavar="FORMAT")  # fmt: skip
     choose("--relu", "a ReLU follows (all but double-backward)", **flag)
     choose("--quick", "without the cases of many elements", **flag)
     choose("--skip", "leave out cases whose names contain a word, such as NaN", nargs="+",
@@ -62,6 +67,8 @@ def add_kinds(add: Callable[..., Any], *, several: bool) -> None:
            type=as_whole, metavar="N")  # fmt: skip
     choose("--same-bits", "fail where they do", **flag)
     choose("--strided", "pass arrays with gaps between their numbers", **flag)
+    choose("--timeout", f"seconds that a case may take (default: {CALLS['timeout']:g})",
+           type=as_seconds, metavar="S")  # fmt: skip
 
 
 def chosen(given: argparse.Namespace, **more: Any) -> Iterator[Case]:
@@ -131,14 +138,11 @@ def imported(what: str) -> Callable[..., Any]:
     module, colon, names = what.rpartition(":")
     if not (module and colon and names):
         raise UsageError(f"{what}: expected a folder that exists, or module:function")
-    path, folder = Path(module), os.getcwd()
-    if path.suffix == ".py":
-        module, folder = path.stem, str(path.parent.resolve())
-    sys.path.insert(0, folder)
+    path = Path(module)
+    by_path = path.suffix == ".py"
+    sys.path.insert(0, str(path.parent.resolve()) if by_path else os.getcwd())
     try:
-        if path.suffix == ".py" and not path.is_file():
-            raise FileNotFoundError(f"no file {path}")
-        found: Any = importlib.import_module(module)
+        found: Any = _loaded(path) if by_path else importlib.import_module(module)
         for name in names.split("."):
             found = getattr(found, name)
     except (Exception, SystemExit) as error:  # a module may fail in any way
@@ -146,3 +150,23 @@ def imported(what: str) -> Callable[..., Any]:
     if not callable(found):
         raise UsageError(f"{what}: expected a function, got {type(found).__name__}")
     return found  # type: ignore[no-any-return]
+
+
+def _loaded(path: Path) -> ModuleType:
+    """The module of this file: by its name, so that processes which the function starts can import
+    it; by a name of its own if Python finds another module by that name.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}")
+    name = path.stem
+    if name.isidentifier() and name not in sys.modules:
+        spec = importlib.util.find_spec(name)
+        if spec and spec.origin and os.path.realpath(spec.origin) == os.path.realpath(path):
+            return importlib.import_module(name)
+    name = "bn_ext_check_" + re.sub(r"\W", "_", name)
+    loader = importlib.machinery.SourceFileLoader(name, str(path.resolve()))
+    spec = importlib.util.spec_from_loader(name, loader)
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    sys.modules[name] = module  # dataclasses look for it there
+    loader.exec_module(module)
+    return module

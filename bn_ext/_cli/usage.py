@@ -4,6 +4,7 @@ import argparse
 import math
 import sys
 
+import bn_ext._core as _core
 from bn_ext._bench import Shape
 
 
@@ -32,6 +33,16 @@ def as_seconds(text: str) -> float:
     if not sys.float_info.min <= value < math.inf:
         raise argparse.ArgumentTypeError(f"expected a number of seconds, more than 0, got {text!r}")
     return value
+
+
+def as_layout(text: str) -> str:
+    """The name of a data format."""
+    try:
+        _core.as_format(text)
+    except ValueError as error:
+        said = str(error).partition(": ")[2]
+        raise argparse.ArgumentTypeError(said) from None
+    return text
 
 
 def as_whole(text: str) -> int:

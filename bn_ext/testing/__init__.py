@@ -1,6 +1,7 @@
 """Checks of other implementations of batch normalization against exact results."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import wraps
 from inspect import Parameter, signature
 from types import SimpleNamespace
@@ -12,7 +13,15 @@ from numpy.typing import ArrayLike
 import bn_ext._core as _core
 import bn_ext._names as _names
 from bn_ext._typing import Array, DataFormat
-from bn_ext.testing._cases import ARITHMETICS, OPERANDS, Case, Kind, as_set, standard_cases
+from bn_ext.testing._cases import (
+    ARITHMETICS,
+    OPERANDS,
+    TENSORS,
+    Case,
+    Kind,
+    as_set,
+    standard_cases,
+)  # fmt: skip
 from bn_ext.testing._operators import as_operator
 from bn_ext.testing._report import Finding, Report, run
 
@@ -179,8 +188,10 @@ def check_backward(
     add : bool, optional
         With relu: whether the function returns the gradient of an added array as well, after the
         others.
-    data_format : {"NXC", "NCX"}, optional
-        Whether the function takes the channels on the last axis or on axis 1.
+    data_format : str, optional
+        ``"NXC"`` (default) or ``"NCX"``: the function takes the channels on the last axis or on
+        axis 1. Or another name that bn_ext's functions take, such as ``"NHWC"``: all cases then
+        have that many axes.
     dtypes : str or sequence of str, optional
         With the standard cases, dtypes of the data: float32 (default), float64, float16, bfloat16.
         Vectors are float64 with float64 data, else float32.
@@ -351,7 +362,8 @@ def _checked(
             raise TypeError(f"{name}: expected None if own_statistics=True")
     if mine:
         epsilon = _core.as_epsilon(1e-5 if how.epsilon is None else how.epsilon)
-        cases: Iterable[Case] = [_own_case(kind, mine, epsilon)]
+        layout = kind.data_format if how.operator else how.data_format
+        cases: Iterable[Case] = [_own_case(kind, mine, epsilon, layout)]
     else:
         cases = standard_cases(kind, how.dtypes, quick=quick, skip=how.skip)
     report = run(function, cases, arithmetic=how.arithmetic, repeats=repeats, **judging)
@@ -363,20 +375,30 @@ def _checked(
     return report
 
 
-def _own_case(kind: Kind, given: dict[str, Any], epsilon: float) -> Case:
+def _own_case(kind: Kind, given: dict[str, Any], epsilon: float, layout: str) -> Case:
     """The case of the caller's arrays; what is missing is drawn."""
     src = _core.as_array(given["src"], "src")
     arrays = {n: _core.as_array(np.asanyarray(a), n) for n, a in given.items() if n != "src"}
-    how: Any = {"epsilon": epsilon, "data_format": kind.data_format, "dry": True}
+    how: Any = {"epsilon": epsilon, "data_format": layout, "dry": True}
     _core.training(src, **how)
     (dtype,) = kind.known(src.dtype.name, "src")
     if src.shape[kind.axis] == 0:
         raise ValueError(f"src: expected at least one channel, got shape {src.shape}")
     last = np.moveaxis(src, kind.axis, -1)
-    case = kind.random("data", last.shape, dtype, as_set(src=last, epsilon=epsilon))
+
+    def drawn(**vectors: Any) -> Case:
+        change = as_set(src=last, epsilon=epsilon, spoil=lambda _: as_set(**vectors))
+        return kind.random("data", last.shape, dtype, change)
+
+    case = drawn()
     for name, array in {**arrays, "src": src}.items():
         if name not in case.arrays:
             raise TypeError(f"{name}: expected None if is_training={kind.is_training}")
         case.arrays[name] = array
     getattr(_core, kind.operation)(*case.arrays.values(), **how)
+    if "dst" in case.more:  # that of the caller's vectors
+        vectors = {name: a for name, a in arrays.items() if name not in TENSORS}
+        has_statistics = not vectors.keys().isdisjoint(("mean", "variance"))
+        made = drawn(**vectors, has_statistics=has_statistics)
+        case = replace(case, arrays={**made.arrays, **arrays, "src": src}, more=made.more)
     return case

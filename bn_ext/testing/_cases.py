@@ -23,7 +23,6 @@ Exact: TypeAlias = dict[str, tuple[Any, Any]]
 #: Kinds of arithmetic, and what a result is called that is right in none before.
 ARITHMETICS = {"double": "", "float32": "float32 sums", "any": "src * scale + shift"}
 
-LAYOUTS = ("NXC", "NCX")
 #: {operation: the arrays that a function gets by position}
 OPERANDS = {
     "training": ("src", "gamma", "beta"),
@@ -265,7 +264,8 @@ def _drawn(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Draw:
     channels = shape[-1]
     src, noise, more, g, src_1 = rng.standard_normal((5, *shape))
     return Draw(
-        rng=rng, dtype=dtype, epsilon=1e-5, spoil=lambda _: None, src=src + 1, src_1=src_1,
+        rng=rng, dtype=dtype, epsilon=1e-5, spoil=lambda _: None, src=src + 1,
+        src_1=src_1, has_statistics=False,
         diff_diff_src=g + 0.5, diff_dst=np.copysign(noise, src) + 1 + more,
         gamma=np.resize([-1, 1, 1], channels) * rng.uniform(0.5, 2, channels),
         beta=rng.standard_normal(channels), diff_diff_gamma=rng.standard_normal(channels) + 1,
@@ -461,15 +461,17 @@ class Kind:
     unbiased: bool = False
     #: How many axes src has at least.
     axes: int = 2
+    #: How many it has, if the data format is for one number of axes.
+    only: int = 0
 
     def __post_init__(self) -> None:
         for name in ("is_training", "relu", "add", "own_statistics"):
             _core.as_flag(getattr(self, name), name)
         if self.own_statistics and not self.is_training:
             raise TypeError("own_statistics: expected only with is_training=True")
-        if self.data_format not in LAYOUTS:
-            got = _core.shown(self.data_format)
-            raise ValueError(f"data_format: expected NXC or NCX, got {got}")
+        code = _core.as_format(self.data_format or "")
+        object.__setattr__(self, "data_format", "NXC" if code & _core.as_format("NXC") else "NCX")
+        object.__setattr__(self, "only", code >> 2 or self.only)
 
     @property
     def is_forward(self) -> bool:
@@ -517,7 +519,10 @@ class Kind:
     def _case(self, name: str, draw: Draw) -> Case:
         """The case of these arrays."""
         first, *rest = draw.src.shape
-        shape = first, *[1] * (self.axes - 1 - len(rest)), *rest
+        shape = first, *[1] * ((self.only or self.axes) - 1 - len(rest)), *rest
+        if 0 < self.only < len(shape):  # the first axes become one
+            kept = shape[len(shape) - self.only + 1 :]
+            shape = prod(shape[: len(shape) - self.only + 1]), *kept
 
         def cast(name: str) -> Any:
             array = getattr(draw, name)
@@ -534,7 +539,8 @@ class Kind:
             return replace(case, more={"src_1": cast("src_1")} if self.add else {})
         if not self.relu:
             return case
-        forward = replace(self, operation="training" if self.is_training else "inference")
+        from_batch = self.is_training and not draw.has_statistics
+        forward = replace(self, operation="training" if from_batch else "inference")
         dst, _ = replace(forward, own_statistics=False)._case(name, draw).exact()["dst"]
         arrays["diff_dst"][np.isnan(dst)] = 0  # packages differ in whether NaN passes
         return replace(case, more={"dst": dst.astype(draw.dtype)})

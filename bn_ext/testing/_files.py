@@ -166,4 +166,5 @@ def check(
                 report.findings.append(judged)
     except (KeyError, TypeError, AttributeError, ValueError, OSError) as error:
         raise ManifestError(path, f"does not describe these files ({said(error)})") from None
+    report.settle()
     return report, [" ".join(of) for of in sorted(outputs.keys() - there)]

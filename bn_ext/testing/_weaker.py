@@ -1,9 +1,9 @@
 """How far off results may be in weaker arithmetic than bn_ext's: docs/numerics.md derives it.
 
 float32: sums in the type of the arithmetic (float64 data: float64), in any order; mean, variance
-and rstd are rounded to it. Any, here "folded": also `src * scale + shift`, the mean of squares
-minus the squared mean, and gradients with the mean folded into coefficients. What may be off by any
-amount has the bound Inf.
+and rstd are rounded to it; subnormal numbers may count as 0, as in XLA and on GPUs. Any, here
+"folded": also `src * scale + shift`, the mean of squares minus the squared mean, and gradients with
+the mean folded into coefficients. What may be off by any amount has the bound Inf.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Start(NamedTuple):
     """What weaker arithmetic starts with; (C, 1) unless said otherwise."""
 
     unit: Any  # a number, as are the next two
-    least: Any  # the smallest positive number
+    least: Any  # the smallest normal number: what is smaller may count as 0
     sum: Any  # the relative error of a sum, in terms of its terms' sizes
     mean: Any  # the error of the mean; 0 if it is given
     variance: Any  # the same
@@ -45,7 +45,7 @@ class Start(NamedTuple):
 def start(p: Any, data: str, *, folded: bool, from_batch: bool) -> Start:
     """`p` has src (C, M); mean and variance, (C,), are exact or, unless `from_batch`, given."""
     number, wide = DTYPES[arithmetic(data)], np.longdouble
-    u, least, top = wide(number.unit), wide(number.smallest), wide(number.largest)
+    u, least, top = wide(number.unit), wide(np.finfo(number.number).tiny), wide(number.largest)
     x, mean, variance = p.src.astype(wide), *(a.astype(wide)[:, None] for a in (p.mean, p.variance))
     m = max(1, x.shape[1])
     n = u * (m + np.log2(m) + PATH)
@@ -82,6 +82,7 @@ def forward_bounds(of: Start, p: Any, src_1: Any) -> dict[str, Any]:
     error = of.rstd * xc + (1 + of.rstd) * (of.off + u * (of.far + of.off))
     dst = scale * error + u * (beta + abs(src_1))
     dst = dst + PATH * of.least * (1 + gamma + scale + of.far)
+    dst = dst + np.where(gamma < of.least, scale * of.far, 0)
     dst = np.where(scale * of.far < of.top, dst, np.inf)
     return {"dst": dst, "mean": of.mean[:, 0], "variance": of.variance[:, 0]}
 
@@ -95,7 +96,8 @@ def gradient_bounds(
     dy = abs(want.beta_terms)
     total = dy.sum(axis=1, keepdims=True)
     terms = want.gamma_terms.sum(axis=1, keepdims=True)
-    lost = of.least * (PATH + m * (1 + rstd) + total)
+    lost = of.least * (PATH + m * (1 + rstd) + total * (1 + rstd))
+    lost = lost + of.least * rstd * of.far.sum(axis=1, keepdims=True)
     diff_gamma = of.grown(of.sum, 1) * terms + lost
     diff_gamma += terms - near.gamma_terms.sum(axis=1, keepdims=True)
     diff_gamma = np.where((dy * of.far).sum(axis=1, keepdims=True) < of.top, diff_gamma, np.inf)
@@ -104,16 +106,25 @@ def gradient_bounds(
         return formulas.as_before(rows, want.diff_src, axis)
 
     diff_src = PATH * of.least * want.diff_src_tiny
+    gone = abs(p.gamma.astype(np.longdouble)) < of.least
+    diff_src = diff_src + back(gone[:, None]) * want.diff_src_terms
     if is_training:
         sums = want.diff_src_sums
         diff_src = diff_src + back(of.grown(PATH * of.unit, 3)) * want.diff_src_terms
         diff_src += back(of.grown(of.sum, 3)) * sums + (sums - near.diff_src_sums)
         scale = abs(p.gamma.astype(np.longdouble))[:, None] * rstd
         diff_src += back(np.where(np.isinf(diff_gamma), np.inf, scale * of.far * rstd * lost / m))
+        # sum(src - mean) is 0 for the exact mean. Forms that have it as a term, as what is derived
+        # node by node, add up what a mean that was rounded leaves, and what they round in it.
+        x, mean = p.src.astype(np.longdouble), p.mean.astype(np.longdouble)[:, None]
+        left = np.minimum(abs((x - mean).sum(axis=1, keepdims=True)) / m, of.unit * abs(mean))
+        left = left + of.sum * abs(x - mean).sum(axis=1, keepdims=True) / m
+        diff_src += back(scale * rstd * left * terms / m)
     else:
         diff_src = diff_src + back(of.grown(PATH * of.unit, 1)) * want.diff_src_terms
     return {
-        "diff_src": diff_src, "diff_gamma": diff_gamma[:, 0], "diff_beta": of.sum * total[:, 0],
+        "diff_src": diff_src, "diff_gamma": diff_gamma[:, 0],
+        "diff_beta": of.sum * total[:, 0] + m * of.least,
         "diff_src_1": 0.0,
     }  # fmt: skip
 

@@ -11,13 +11,29 @@
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 
+/* The x87 control word: 64 bits of precision, to nearest, no traps. Long doubles obey it; MSVC has
+ * none. */
+#define FP_MODE_X87 0x37f
+
 static inline uint64_t fp_mode_enter(void) {
     const uint64_t found = _mm_getcsr();
+    uint16_t x87 = FP_MODE_X87;
+#ifdef __GNUC__
+    const uint16_t ours = FP_MODE_X87;
+    __asm__ volatile("fnstcw %0" : "=m"(x87));
+    if (x87 != ours)
+        __asm__ volatile("fldcw %0" ::"m"(ours) : "memory");
+#endif
     _mm_setcsr(0x1f80);
-    return found;
+    return found | (uint64_t)x87 << 32;
 }
 
 static inline void fp_mode_leave(uint64_t found) {
+#ifdef __GNUC__
+    const uint16_t x87 = (uint16_t)(found >> 32);
+    if (x87 != FP_MODE_X87) /* our flags would trap where the caller's word unmasks them */
+        __asm__ volatile("fnclex\n\tfldcw %0" ::"m"(x87) : "memory");
+#endif
     _mm_setcsr((unsigned)found);
 }
 
