@@ -160,21 +160,20 @@ def headline(runs, found):
     shown = compared(found, behind=LEADING, dtypes=("float32",))
     (cpu,) = {runs[r["run"]].partition(",")[0] for r in shown}
 
-    def times(name):
-        found = [over_peers(r)[name] for r in shown]
-        return f"{statistics.median(found):.2g} ({min(found):.2g} to {max(found):.2g})"
+    def spread(name):
+        times = [over_peers(r)[name] for r in shown]
+        return f"{min(times):.2g} to {max(times):.2g}"
 
     last, first = (
         statistics.median(over_best_peer(r) for r in shown if r["layout"] == layout)
         for layout in ("NXC", "NCX")
     )
     text = (
-        "Times of the float32 gradient in ResNet-50's shapes, as multiples of bn_ext's, each call "
-        f"right after a pass of NumPy over other data, on two threads of an {cpu} with AVX-512: "
-        f"medians (and ranges). NumPy's formula: {times('numpy')}. torch: {times('torch')}. "
-        "The fastest of NumPy, torch, JAX, TensorFlow and oneDNN in each shape: "
-        f"{last:.1f} with channels last, {first:.1f} with channels first. [All figures]"
-        "(docs/figures.md); `bn-ext bench` measures yours."
+        "Medians of the float32 gradient in ResNet-50's shapes, behind a pass of NumPy, on two "
+        f"threads of an {cpu} with AVX-512. NumPy's formula takes {spread('numpy')} times as long, "
+        f"torch {spread('torch')}; the fastest peer of each shape {last:.1f} with channels last, "
+        f"{first:.1f} with channels first. [All figures](docs/figures.md); `bn-ext bench` measures "
+        "yours."
     )
     return textwrap.fill(text, width=120, break_on_hyphens=False) + "\n"
 

@@ -18,7 +18,6 @@ from tree import ROOT
 
 import bn_ext.testing
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
-from bn_ext.testing import check_backward
 
 sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
 
@@ -135,40 +134,16 @@ def test_the_page_on_kernels_has_the_example_in_c():
 
 
 def test_the_programs_of_the_readme(capsys):
-    """As pasted, one after the other; what is measured aside, they print what the README says."""
-    first, _, parts = PLAIN.findall(README)
-    names = {"__name__": "__main__"}
-    exec(first, names)
-    printed = re.match(
-        r"largest difference: (\S+)\nby_layer \S+ s\nby_hand ", capsys.readouterr().out
-    )[1]
-    assert f"it prints {float(printed):.1e}" in README
-    exec(parts, names)
-    whole = bn_ext.batch_norm_backward(
-        names["src"], names["diff_dst"], names["whole"].mean, names["whole"].variance, exact=True,
-        epsilon=1e-5, data_format="NHWC",
-    )  # fmt: skip
-    assert np.array_equal(np.concatenate(names["diff_src"]), whole.diff_src)
-
-
-def test_the_sample_of_the_readme():
-    """A kernel that forgets channels gives the error that the README shows."""
-    (shown,) = re.findall(r"^```text\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-
-    def forgets(src, diff_dst, mean, variance, gamma, epsilon):
-        gamma = np.ones_like(mean) if gamma is None else gamma
-        axes, channels = tuple(range(src.ndim - 1)), src.shape[-1]
-        rstd = 1 / np.sqrt(variance + np.float32(epsilon))
-        xhat = (src - mean) * rstd
-        diff_beta, diff_gamma = diff_dst.sum(axes), (diff_dst * xhat).sum(axes)
-        if channels > 8:
-            diff_beta[channels // 8 * 8 :] = 0
-        through = (diff_beta + xhat * diff_gamma) / max(1, src.size // max(1, channels))
-        return gamma * rstd * (diff_dst - through), diff_gamma, diff_beta
-
-    with pytest.raises(AssertionError) as caught:
-        check_backward(forgets)
-    assert all(line in str(caught.value) for line in shown.splitlines())
+    """As pasted, one after the other, they print what the README shows behind each."""
+    names, blocks = {"__name__": "__main__"}, CELL.findall(README)
+    assert len(blocks) == 3
+    for program, shown in blocks:
+        try:
+            exec(program, names)
+            printed = capsys.readouterr().out
+        except AssertionError as error:
+            printed = f"AssertionError: {error}\n"
+        assert printed == shown
 
 
 FROM_OTHERS = (ROOT / "docs" / "howto" / "coming_from.md").read_text()
