@@ -25,7 +25,27 @@ def pytest_configure():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+#: The files whose fast tests, with their first parameters, are the smoke test: a file or more of
+#: each promise about results in docs/checks.md; `bn-ext verify` has the digests.
+SMOKE = {
+    f"test_{promise}.py"
+    for promise in (
+        "same_bits", "fp_mode", "walks", "layouts", "numerics", "formulas", "backward",
+        "forward", "double_backward", "gates", "coefficients", "rounding", "exact", "sums",
+        "machines", "dask", "edges", "specs", "refused", "sharing", "layer", "hostile", "threads",
+        "pool",
+    )
+}  # fmt: skip
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects by markers
 def pytest_collection_modifyitems(config, items):
+    seen = set()
+    for item in items:
+        marked = item.get_closest_marker("quick") and not item.get_closest_marker("slow")
+        if marked and item.path.name in SMOKE and item.function not in seen:
+            seen.add(item.function)
+            item.add_marker("smoke")
     if not config.getoption("--slow"):
         slow = [item for item in items if item.get_closest_marker("slow")]
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
