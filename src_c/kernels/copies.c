@@ -1,7 +1,13 @@
 /* copies.c: copies of two axes at one level: copies.inc for each size of elements. */
 #include "kernels/copies.h"
 
+#include "base/sizes.h"
 #include "kernels/vec_picks.h"
+
+/* From an element to the next, forwards or backwards. */
+INLINE ptrdiff_t bytes_between(ptrdiff_t stride) {
+    return stride < 0 ? -stride : stride;
+}
 
 typedef uint16_t word_2;
 typedef uint32_t word_4;

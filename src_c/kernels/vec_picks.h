@@ -41,29 +41,24 @@ INLINE u32v pick_8(u32v a, u32v b, u32v number) {
     return pick_4(a, b, number);
 }
 
-#elif defined(__aarch64__)
-enum { PICKED_2 = 16, PICKED_4 = 16, PICKED_8 = 16 };
-enum { NUMBERED_BYTES_2 = 1, NUMBERED_BYTES_4 = 1, NUMBERED_BYTES_8 = 1, NUMBERED_WORDS = 0 };
-typedef u32v picked_2, picked_4, picked_8;
+#else
+#if defined(__aarch64__)
+enum { PICKED_2 = 16 };
 INLINE u32v pick_2(u32v a, u32v b, u32v number) {
     return (u32v)vqtbl2q_u8((uint8x16x2_t){{(uint8x16_t)a, (uint8x16_t)b}}, (uint8x16_t)number);
 }
-INLINE u32v pick_4(u32v a, u32v b, u32v number) {
-    return pick_2(a, b, number);
-}
-INLINE u32v pick_8(u32v a, u32v b, u32v number) {
-    return pick_2(a, b, number);
-}
-
 #else
-enum { PICKED_2 = 0, PICKED_4 = 0, PICKED_8 = 0 };
-enum { NUMBERED_BYTES_2 = 0, NUMBERED_BYTES_4 = 0, NUMBERED_BYTES_8 = 0, NUMBERED_WORDS = 0 };
-typedef u32v picked_2, picked_4, picked_8;
+enum { PICKED_2 = 0 };
 INLINE u32v pick_2(u32v a, u32v b, u32v number) {
     (void)b;
     (void)number;
     return a;
 }
+#endif
+/* Bytes are picked, whatever the size of elements. */
+enum { PICKED_4 = PICKED_2, PICKED_8 = PICKED_2 };
+enum { NUMBERED_BYTES_2 = 1, NUMBERED_BYTES_4 = 1, NUMBERED_BYTES_8 = 1, NUMBERED_WORDS = 0 };
+typedef u32v picked_2, picked_4, picked_8;
 INLINE u32v pick_4(u32v a, u32v b, u32v number) {
     return pick_2(a, b, number);
 }
