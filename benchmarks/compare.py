@@ -44,16 +44,16 @@ def rows():
         *(("places", middle, OPS, {"place": place}) for place in (4, 60)),
         ("exact", middle, ("backward", "training"), {"exact": True}),
     ]
-    found = {}
-    for group, shapes, ops, how in groups:
+    chosen = {}
+    for group, shapes, ops, options in groups:
         for (shape, layout), op, dtype, threads in product(
             shapes, ops, ("float32", "bfloat16"), (1, 2)
         ):
-            words = [str(how[name]) for name in ("kind", "place") if name in how]
+            words = [str(options[name]) for name in ("kind", "place") if name in options]
             words += [op, dtype, layout, "x".join(map(str, shape)), f"{threads}t"]
             row = {"op": op, "shape": shape, "layout": layout, "dtype": dtype, "threads": threads}
-            found[" ".join([group, *words])] = row | how
-    return found
+            chosen[" ".join([group, *words])] = row | options
+    return chosen
 
 
 # ---- in the process of a revision --------------------------------------------------------
@@ -121,7 +121,7 @@ def compared(sides, row, seconds, deadline):
         ratios.append(after / before)
         if ratios[-1] <= SLOW or time.monotonic() > deadline:
             break
-    return min(ratios), max(median(found) / min(found) for found in times)
+    return min(ratios), max(median(side) / min(side) for side in times)
 
 
 def table(ratios):

@@ -136,9 +136,9 @@ def row(operands, threads, seconds):
     for _ in range(TRIES):
         end = time.perf_counter() + seconds
         while len(times[0]) < 3 or time.perf_counter() < end:
-            for call, found in zip(calls, times, strict=True):
+            for call, seconds_of_call in zip(calls, times, strict=True):
                 call()  # what the other calls left in caches is not this call's
-                found += batch(call, seconds / 30)
+                seconds_of_call += batch(call, seconds / 30)
         if min(times[0]) <= SLOW * min(times[1]):
             break
     return times
@@ -168,7 +168,7 @@ def main(arguments=None):
             times = row(operands, threads, options.seconds)
             view, copied, dense = map(min, times)
             ratios.append((view / copied, view / dense))
-            spread.append(max(median(found) / min(found) for found in times))
+            spread.append(max(median(each) / min(each) for each in times))
             title = "x".join(map(str, shape))
             print(f"{title:>13} {kind:10} {dtype:8} {layout} {threads}"
                 f"  {view / copied:5.2f}  {view / dense:5.2f}", flush=True)  # fmt: skip

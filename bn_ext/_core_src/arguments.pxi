@@ -101,7 +101,8 @@ cpdef object no_ndarray(object a, str name):
 
 
 cdef object array_of_items(object items):
-    """In the default mode, because items of several dtypes are converted."""
+    """In the default mode, because items of several dtypes are converted. No `with`: where memory is
+    short, Cython would pass __exit__ a traceback that is NULL."""
     mode = DefaultMode()
     mode.__enter__()
     try:
