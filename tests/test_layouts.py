@@ -254,15 +254,17 @@ def test_what_is_copied_is_copied_once(rng):
 
 #: Shapes of more elements than a piece has: see PIECE in copies.c.
 LONG = {
-    "first": (50_001, 3), "last": (3, 70_001), "many": (7, 5, 61, 47), "one": (70_003, 1),
-    "short": (3, 9, 7, 61, 2, 3), "several": (3, 1200, 61),
+    "first": (50_001, 3), "last": (3, 70_001), "many": (7, 5, 61, 67), "one": (140_003, 1),
+    "short": (3, 9, 17, 61, 2, 3), "several": (3, 1200, 61),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("dims", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("data", ["float32", "bfloat16", "float64"])
 def test_copies_in_pieces(rng, data, dims):
-    """Copies by several threads have all elements of the operand and no others."""
+    """Copies by several threads, of all or of chunks, have all elements of the operand and no others;
+    so they do in place.
+    """
     p = Problem(rng, dims, "NXC", data)
     dense = p.run(bn_ext.batch_norm_backward, num_threads=1)
     for order in (tuple(reversed(range(len(dims)))), tuple(range(len(dims)))):
@@ -279,6 +281,8 @@ def test_copies_in_pieces(rng, data, dims):
             assert all_bits(grads) == all_bits(dense)
             own = np.frombuffer(out.tobytes(), np.uint8)
             assert np.count_nonzero(out.base) == np.count_nonzero(own)  # no gap is written
+        grads = p.run(bn_ext.batch_norm_backward, diff_dst=diff_dst, out=(diff_dst, None, None))
+        assert all_bits(grads) == all_bits(dense)
 
 
 def strided_views():

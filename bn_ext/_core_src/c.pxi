@@ -34,10 +34,23 @@ cdef extern from "base/bn.h" nogil:
         int64_t stride
         bn_dtype dtype
 
+    ctypedef struct bn_view:
+        char *data
+        ptrdiff_t itemsize
+        int ndim
+        const ptrdiff_t *shape
+        const ptrdiff_t *strides
+
+    ctypedef struct bn_axes:
+        int n
+        int axis[BN_MAX_AXES]
+
     ctypedef struct bn_problem:
         bn_dtype dtype
         char *data[BN_OPERANDS]
         int64_t channels
+        const bn_view *strided[BN_OPERANDS]
+        const bn_axes *axes
         bn_vector vector[BN_VECTORS]
         double epsilon
         c_bool training, relu
@@ -132,17 +145,6 @@ cdef extern from "base/dtypes.h" nogil:
 
 
 cdef extern from "arrays/axes.h" nogil:
-    ctypedef struct bn_view:
-        char *data
-        ptrdiff_t itemsize
-        int ndim
-        const ptrdiff_t *shape
-        const ptrdiff_t *strides
-
-    ctypedef struct bn_axes:
-        int n
-        int axis[BN_MAX_AXES]
-
     void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes)
     ptrdiff_t bn_bytes_of_axes(int ndim)
     void bn_write_axes(const bn_view *src, int channel_axis, const bn_axes *axes,
@@ -156,8 +158,12 @@ cdef extern from "arrays/axes.h" nogil:
     c_bool bn_same_place(const bn_view *a, const bn_view *b)
     c_bool bn_overlaps_itself(const bn_view *view)
     c_bool bn_extents_meet(const bn_view *a, const bn_view *b)
-    void bn_copy_elements(const bn_view *source, const bn_view *to, const bn_axes *axes,
+    void bn_copy_elements(const bn_view *view, char *dense, const bn_axes *axes, c_bool written,
                           int num_threads)
+
+
+cdef extern from "call/strided.h" nogil:
+    c_bool bn_suits_tasks(const bn_view *view, const bn_axes *axes, c_bool written)
 
 
 cdef extern from "call/dispatch.h" nogil:

@@ -249,17 +249,23 @@ cdef int check(Call c) except -1:
 
 
 cdef int fill_problem(Call c) except -1:
-    """Fill in the problem that C reads. An operand that cannot be walked in the order of `axes` gets
-    a dense copy. An absent operand gets src's strides."""
+    """Fill in the problem that C reads. An operand that cannot be walked in the order of `axes` is
+    copied by tasks or, before the first of them, as a whole. An absent operand gets src's strides."""
     cdef bn_view walked[BN_OPERANDS]
     cdef bn_problem *p = &c.problem
     cdef int role
     for role in range(BN_OPERANDS):
         walked[role] = c.view[role] if has(c, role) else walked[SRC]
-        if has(c, role) and not c.is_empty and not bn_follows(&c.view[role], &c.axes):
-            pin_new(c, COPIES + role, new_like_src(c, &c.axes, LEAST_KEPT))
+        p.strided[role] = NULL
+        if not has(c, role) or c.is_empty or bn_follows(&c.view[role], &c.axes):
+            continue
+        if not makes_bits(c, role) and bn_suits_tasks(&c.view[role], &c.axes, is_output(c, role)):
+            p.strided[role] = &c.view[role]
+        else:
+            pin_new(c, COPIES + role, new_like_src(c, &c.axes))
             walked[role] = c.view[COPIES + role]
     bn_set_axes(p, walked, &c.axes, c.channel_axis)
+    p.axes = &c.axes
     for role in range(BN_OPERANDS):
         if not has(c, role):
             p.data[role] = NULL
@@ -269,6 +275,11 @@ cdef int fill_problem(Call c) except -1:
     p.dtype = <bn_dtype>c.dtype
     p.sums, p.state = <double *>c.view[SUMS].data, <int64_t *>c.view[STATE].data
     return 0
+
+
+cdef bint makes_bits(Call c, int role) noexcept:
+    """Are a gate's bits made from this operand, all at once?"""
+    return role == DST and (has(c, WORKSPACE) or not c.facts.is_forward)
 
 
 cdef bn_vector vector_of(Call c, int role) noexcept:
@@ -300,7 +311,7 @@ cdef bn_status compute(Call c) noexcept nogil:
     cdef int role
     for role in range(BN_OPERANDS):
         if has(c, COPIES + role) and not is_output(c, role):
-            bn_copy_elements(&c.view[role], &c.view[COPIES + role], &c.axes, p.num_threads)
+            bn_copy_elements(&c.view[role], p.data[role], &c.axes, False, p.num_threads)
     if gated:
         status = bn_open_gate(p, c.view[WORKSPACE].data)
     if status == BN_OK:
@@ -313,5 +324,5 @@ cdef bn_status compute(Call c) noexcept nogil:
         bn_make_bits(p, NULL, c.view[WORKSPACE].data)
     for role in range(BN_OPERANDS):
         if has(c, COPIES + role) and is_output(c, role):
-            bn_copy_elements(&c.view[COPIES + role], &c.view[role], &c.axes, p.num_threads)
+            bn_copy_elements(&c.view[role], p.data[role], &c.axes, True, p.num_threads)
     return status

@@ -117,10 +117,6 @@ cdef class Block:
             bn_park_memory(self.data)
 
 
-cdef enum:
-    LEAST_KEPT = 1 << 16  # bytes of copies from which on their memory is kept
-
-
 cdef object allocated(object make, object shape, object dtype):
     """An array made by np.empty or np.zeros. If memory is short, what is kept gives way."""
     try:
@@ -131,12 +127,12 @@ cdef object allocated(object make, object shape, object dtype):
     return make(shape, dtype)
 
 
-cdef object new_array(object shape, object dtype, Call c, Py_ssize_t least):
-    """An uninitialized array of src's size; from `least` bytes on, in memory that is kept."""
+cdef object new_array(object shape, object dtype, Call c):
+    """An uninitialized array of src's size; if it is large, in memory that is kept."""
     cdef Py_ssize_t i, bytes = size_of(c.dtype)
     for i in range(c.view[SRC].ndim):
         bytes *= c.view[SRC].shape[i]
-    if bytes < least or parked_limit() == 0:
+    if bytes < BN_WORTH_PARKING or parked_limit() == 0:
         return allocated(np_empty, shape, dtype)
     cdef Block block = Block.__new__(Block)
     block.data, block.size = <char *>bn_take_memory(bytes), bytes
@@ -147,7 +143,7 @@ cdef object new_array(object shape, object dtype, Call c, Py_ssize_t least):
     return ndarray(shape, dtype, block)
 
 
-cdef object new_like_src(Call c, const bn_axes *order, Py_ssize_t least):
+cdef object new_like_src(Call c, const bn_axes *order):
     """An array of src's shape and dtype, whose axes lie in this order."""
     cdef int i
     cdef bint as_named = True
@@ -156,7 +152,7 @@ cdef object new_like_src(Call c, const bn_axes *order, Py_ssize_t least):
             as_named = False
     shape, dtype = shape_of(&c.view[SRC]), DTYPE_OF_CODE[c.dtype]
     if as_named:
-        return new_array(shape, dtype, c, least)
+        return new_array(shape, dtype, c)
     axes, permuted, back = [], [], []
     for i in range(order.n):
         axes.append(order.axis[i])
@@ -166,7 +162,7 @@ cdef object new_like_src(Call c, const bn_axes *order, Py_ssize_t least):
     for i in range(len(shape)):
         permuted.append(shape[axes[i]])
         back.append(axes.index(i))
-    return new_array(permuted, dtype, c, least).transpose(back)
+    return new_array(permuted, dtype, c).transpose(back)
 
 
 cdef int new_vector_dtype(Call c) noexcept:
@@ -189,7 +185,7 @@ cdef object new_results(Call c, tuple given):
         if has(c, role):
             continue
         if role < VECTORS:
-            pin_new(c, role, new_like_src(c, &c.axes_of_src, BN_WORTH_PARKING))
+            pin_new(c, role, new_like_src(c, &c.axes_of_src))
         elif c.vectors_wanted:
             c.vector_dtype[role - VECTORS] = new_vector_dtype(c)
             pin_new(c, role, allocated(np_empty, c.channels, DTYPE_OF_CODE[dtype_in_use(c, role)]))

@@ -22,6 +22,7 @@ typedef struct {
     int sum_planes;                      /* of sums, and of their compensations if there are any */
     int coef_planes;                     /* of coefficients that the operation's formulas take */
     int64_t element_bytes, number_bytes; /* a number has the arithmetic type */
+    unsigned strided;                    /* operands, as bits */
     bn_sum_order order;
 
     /* The rest is for speed. */
@@ -38,7 +39,9 @@ typedef struct {
     int64_t channels_per_slice;
     bool joint;             /* does each write task span all tiles? */
     int64_t rows_per_write; /* of a joint task */
-    bn_schedule schedule;   /* no tasks if there are no elements */
+    int64_t copied, part; /* of strided operands: elements in a thread's copy, and of those that are
+                             written at a time, at most */
+    bn_schedule schedule; /* no tasks if there are no elements */
 } bn_plan;
 
 /* A plan for at most so many threads. */
