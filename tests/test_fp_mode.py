@@ -178,10 +178,10 @@ def operators(p):
 
 
 def derivatives(p):
-    """First and second ones by each argument, in both modes. By one at a time: autograd adds what
-    comes to an argument in two ways, in the caller's mode.
+    """First and second ones by each argument. By one at a time: autograd adds what comes to an
+    argument in two ways, in the caller's mode.
     """
-    from autograd import make_jvp, make_vjp
+    from autograd import make_vjp
 
     import bn_ext.autograd as functions
 
@@ -200,20 +200,9 @@ def derivatives(p):
             vjp, dst = make_vjp(function)(given[name])
             # As `derivative` depends on the gradient of dst.
             again, derivative = make_vjp(vjp)(p.diff_dst)
-            found += [dst, derivative, again(given[name])]
-            found += make_jvp(function)(given[name])(given[name])
-    # The derivative by the variance of the one by the mean, and as it depends on gamma.
-    for name in ("variance", "gamma"):
-
-        def slope(value, name=name):
-            changed = given | {name: value}
-
-            def function(mean):
-                return functions.batch_norm_inference(**changed | {"mean": mean}, **options)
-
-            return make_vjp(function)(p.mean)[0](p.diff_dst)
-
-        found.append(make_vjp(slope)(given[name])[0](p.mean))
+            found += [dst, derivative]
+            if name not in ("mean", "variance"):
+                found.append(again(given[name]))
     return found
 
 
