@@ -32,8 +32,8 @@ def test_hooks_have_the_versions_of_the_linters():
     listed += project["dependency-groups"]["workflows"]
     pins = dict(re.findall(r"([\w-]+)==([\d.]+)", " ".join(listed)))
     hooks = (ROOT / ".pre-commit-config.yaml").read_text()
-    revisions = re.findall(r"/([\w-]+)\n +rev: v([\d.]+)", hooks)
-    names = {name.removeprefix("mirrors-").removesuffix("-pre-commit"): v for name, v in revisions}
+    found = re.findall(r"/([\w-]+)\n +rev: v([\d.]+)", hooks)
+    names = {name.removeprefix("mirrors-").removesuffix("-pre-commit"): v for name, v in found}
     assert len(pins) == 5
     assert pins == {name: names[name] for name in pins}
 
@@ -56,12 +56,12 @@ def test_what_cython_makes_is_safe_without_memory(statement):
     first = text.index("static const char* const __pyx_f[] = {")
     files = re.findall(r'^  "(.*)",$', text[first : text.index("};", first)], re.M)
     assert "bn_ext/_core/core.pyx" in files, files
-    lines = []
+    found = []
     for match in re.finditer(FRAGILE[statement], text):
         file, line = re.search(r"__PYX_ERR\((\d+), (\d+),", text[match.end() :]).groups()
         if files[int(file)].startswith("bn_ext/"):  # not in Cython's own memoryviews
-            lines.append(f"{files[int(file)]}:{line}")
-    assert lines == []
+            found.append(f"{files[int(file)]}:{line}")
+    assert found == []
 
 
 @pytest.fixture
@@ -213,8 +213,8 @@ def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name)
     done = python("setup.py", "build_ext", "--build-lib", "made", cwd=sources,
                   **{"CC": str(compiler), **variables})  # fmt: skip
     assert done.returncode == 0, done.stderr
-    messages = re.findall(r"^flags left out, .*: (.*)", done.stderr, re.MULTILINE)
-    assert [line.split() for line in messages] == [list(dict.fromkeys(bad))]  # once
+    said = re.findall(r"^flags left out, .*: (.*)", done.stderr, re.MULTILINE)
+    assert [line.split() for line in said] == [list(dict.fromkeys(bad))]  # once
     *compiled, linked = next((sources / "made").rglob("*.so")).read_text().splitlines()
     assert all(" -c " in line for line in compiled)
     assert "-fno-unsafe-math-optimizations" in linked
@@ -244,9 +244,9 @@ def test_builds_at_once_get_what_they_ask_for(sources):
     assert [status for _, status in ends] == [0] * len(asked), ends
     for levels in asked:
         with zipfile.ZipFile(next((sources / levels).glob("*.whl"))) as wheel:
-            extensions = [name for name in wheel.namelist() if name.endswith(".so")]
-            text = wheel.read(extensions[0]).decode()
-        assert len(extensions) == 1
+            found = [name for name in wheel.namelist() if name.endswith(".so")]
+            text = wheel.read(found[0]).decode()
+        assert len(found) == 1
         assert {*re.findall(r"-DFOR=(\S+)", text)} == {levels}
         assert {*re.findall(r"-DBN_LEVEL=(\w+)", text)} == {*levels.split(",")}
 
@@ -255,15 +255,15 @@ def test_builds_at_once_get_what_they_ask_for(sources):
 def test_editors_learn_the_command_of_every_source(sources):
     done = python("setup.py", "build_ext", "--inplace", cwd=sources, CC=str(sources.parent / "cc"))
     assert done.returncode == 0, done.stderr
-    commands = json.loads((sources / "compile_commands.json").read_text())
+    found = json.loads((sources / "compile_commands.json").read_text())
     c = [path for path in (sources / "src_c").rglob("*") if path.suffix in (".c", ".inc")]
     files = {str(path.relative_to(sources)) for path in c}
-    assert files | {"bn_ext/_core_src/core.c"} == {each["file"] for each in commands}
-    for each in commands:
+    assert files | {"bn_ext/_core_src/core.c"} == {each["file"] for each in found}
+    for each in found:
         assert each["directory"] == str(sources)
         assert each["file"] in each["arguments"]
         assert "-DBN_LEVEL" in " ".join(each["arguments"]) or "kernels" not in each["file"]
-    parts = [each for each in commands if each["file"].endswith(".inc")]
+    parts = [each for each in found if each["file"].endswith(".inc")]
     for part in parts[::3]:  # alone, with what its command puts ahead of it
         command = ["gcc", *part["arguments"][1:], "-Werror", "-fsyntax-only"]
         done = subprocess.run(command, cwd=sources, capture_output=True, text=True)

@@ -58,10 +58,10 @@ class Mutant:
         """The text of the file, broken; None if the place is not found, or found twice."""
         parts = (pattern_of(part) for part in (self.before, self.old, self.after))
         pattern = r"\s*".join(f"({part})" for part in parts)
-        matches = [*re.finditer(pattern, text)]
-        if len(matches) != 1:
+        found = [*re.finditer(pattern, text)]
+        if len(found) != 1:
             return None
-        start, end = matches[0].span(2)
+        start, end = found[0].span(2)
         return text[:start] + self.new + text[end:]
 
 
@@ -73,7 +73,7 @@ def pattern_of(source):
 
 def table():
     """The rows of mutants.txt."""
-    file, finders, mutants = "", (), []
+    file, finders, found = "", (), []
     for line in TABLE.read_text(encoding="utf-8").splitlines():
         if heading := re.fullmatch(r"\[(\S+)\]((?: \w+)*)", line):
             file, finders = heading[1], tuple(heading[2].split())
@@ -83,8 +83,8 @@ def table():
                 change = f"«{change}»"
             before, both, after = re.fullmatch("(.*)«(.*)»(.*)", change).groups()
             old, new = re.fullmatch("(.*?) => ?(.*)", both).groups()
-            mutants.append(Mutant(file, finders, words, before, old, new, after))
-    return mutants
+            found.append(Mutant(file, finders, words, before, old, new, after))
+    return found
 
 
 def tree():
@@ -171,10 +171,10 @@ def tried(broken, paths):
         for mutant, (path, text) in broken.items():
             (folder / path).write_text(text, "utf-8")
             wrong = build(folder)
-            finder = "" if wrong else kill(folder, mutant.finders)
+            found = "" if wrong else kill(folder, mutant.finders)
             shutil.copyfile(ROOT / path, folder / path)
-            print(f"{mutant}: {finder or wrong or 'SURVIVED'}", flush=True)
-            left += not finder
+            print(f"{mutant}: {found or wrong or 'SURVIVED'}", flush=True)
+            left += not found
     return left
 
 
