@@ -59,7 +59,7 @@ def view_of(sizes, layout, dtype, kind, place=16):
         return view_of(sizes, layout, dtype, "", place).swapaxes(-1, -2)
     channels = 1 if layout == "NCX" else len(sizes) - 1
     height, width = ([0] + [axis for axis in range(len(sizes)) if axis != channels])[-2:]
-    more, part = {
+    length, part = {
         "": (lambda n: n, slice(None)),
         "columns": (lambda n: 2 * n, slice(None, None, 2)),
         "rows": (lambda n: 2 * n, slice(None, None, 2)),
@@ -68,7 +68,7 @@ def view_of(sizes, layout, dtype, kind, place=16):
         "channels": (lambda n: n + -(-n // 3), slice(sizes[channels])),  # three of four
     }[kind]
     axes = {"rows": [height], "crop": [height, width], "channels": [channels]}.get(kind, [width])
-    whole = tuple(more(n) if axis in axes else n for axis, n in enumerate(sizes))
+    whole = tuple(length(n) if axis in axes else n for axis, n in enumerate(sizes))
     some = np.random.default_rng(0).standard_normal(1 << 16).astype(dtype)
     index = tuple(part if axis in axes else slice(None) for axis in range(len(sizes)))
     array = placed(whole, dtype, place)
@@ -81,8 +81,8 @@ class Operands:
 
     def __init__(self, op, shape, layout, dtype, kind="", place=16):
         reads, writes, vectors = OPS[op]
-        count, channels, *more = shape
-        sizes = (count, *more, channels) if layout == "NXC" else shape
+        count, channels, *lengths = shape
+        sizes = (count, *lengths, channels) if layout == "NXC" else shape
         self.op, self.layout, dtype = op, layout, as_dtype(dtype)
         self.read = [view_of(sizes, layout, dtype, kind, place) for _ in range(reads)]
         self.written = [placed(sizes, dtype, place) for _ in range(writes)]
@@ -91,13 +91,13 @@ class Operands:
             np.full(channels, value, np.float32) for value in (0.01, 0.9, 1.1, 0.1)
         )
 
-    def call(self, read=None, given=True, **options):
-        """A call on these operands, or on dense copies; with `given`, it writes to given arrays."""
+    def call(self, read=None, with_out=True, **options):
+        """A call on these operands, or on dense copies; with `with_out`, it writes to `written`."""
         import bn_ext
 
         src, *others = read or self.read
         options = {"epsilon": 1e-5, "data_format": self.layout, **options}
-        if given:
+        if with_out:
             options["out"] = tuple(self.written) if len(self.written) > 1 else self.written[0]
         vectors = self.mean, self.variance, self.gamma
         if self.op == "training":

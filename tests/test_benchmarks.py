@@ -47,13 +47,13 @@ def test_rows(capsys, fake, tmp_path):
     out, err = capsys.readouterr()
     assert "refusing: float32 NXC (2, 3): RuntimeError" in err
     assert "ending: float32 NXC (8, 4, 5): ChildProcessError" in err
-    found = json.loads(path.read_text())
-    assert [(tuple(r["shape"]), r["threads"], r["behind"]) for r in found] == [
+    results = json.loads(path.read_text())
+    assert [(tuple(r["shape"]), r["threads"], r["behind"]) for r in results] == [
         (shape, threads, behind)
         for threads in (1, 3) for behind in ("pass", "nothing") for shape in ((8, 4, 5), (2, 3))
     ]  # fmt: skip
     lines = [line.split() for line in out.splitlines()]
-    for r in found:
+    for r in results:
         for times in ("medians", "shortest", "pairs"):
             assert set(r[times]) == {"bn_ext", "twice", "other"}
         assert r["threads_used"] == 1
@@ -77,8 +77,8 @@ def test_every_operation_on_views(capsys, monkeypatch):
     command.main(["--sets", "views", *BRIEFLY, "--peers", "--op", *problems.OPS])
     out, _ = capsys.readouterr()
     assert re.findall(r"^(.+), dtype: float32, layout: NXC", out, re.M) == [*problems.OPS]
-    found = re.findall(r"GB/s +pair +dense +copied\n4x3x2 crop .*x .*x$", out, re.M)
-    assert len(found) == len(problems.OPS)
+    results = re.findall(r"GB/s +pair +dense +copied\n4x3x2 crop .*x .*x$", out, re.M)
+    assert len(results) == len(problems.OPS)
 
 
 @pytest.mark.parametrize("layouts", [["NXC"], ["NCX"], ["NXC", "NCX"], ["NCX", "NXC"]])
@@ -143,7 +143,7 @@ def test_operations_differ_and_write_to_given_outputs():
     for op in problems.OPS:
         problem = Problem(Case((40, 3, 5), "NXC", "float32", op))
         problem.src[::2] += 1
-        peers.bn_ext_call(problem, given=True)()
+        peers.bn_ext_call(problem, with_out=True)()
         digests.add(problem.out[0].tobytes())
     # backward-frozen and backward-frozen-src give the same diff_src.
     assert len(digests) == len(problems.OPS) - 1
@@ -212,7 +212,7 @@ def test_calls_on_views_do_what_calls_on_copies_do(op, layout):
             else:
                 assert a.tobytes() == b.tobytes()
         times = views.row(operands, 1, 1e-9)
-        assert all(len(found) >= 3 and min(found) > 0 for found in times)
+        assert all(len(results) >= 3 and min(results) > 0 for results in times)
 
 
 def test_two_revisions_are_compared(capsys):
@@ -268,8 +268,8 @@ def test_a_slower_row_is_measured_again(before, after, least):
 @pytest.mark.parametrize(("worst", "status"), [(1.09, 0), (1.11, 1)])
 def test_a_row_that_stays_slower_fails(capsys, monkeypatch, worst, status):
     monkeypatch.setattr(compare, "Side", lambda *_: None)
-    found = iter([(1.0, 1.2), (worst, 2.5), (0.8, 1.1), (0.8, 1.1)])
-    monkeypatch.setattr(compare, "compared", lambda *_: next(found))
+    results = iter([(1.0, 1.2), (worst, 2.5), (0.8, 1.1), (0.8, 1.1)])
+    monkeypatch.setattr(compare, "compared", lambda *_: next(results))
     assert compare.main(["a", "b", "small", " backward", "float32", "4x6x300"]) == status
     out, err = capsys.readouterr()
     assert out.splitlines()[1] == f"{worst:.2f} small backward float32 NXC 4x6x300 2t"

@@ -189,7 +189,7 @@ def from_sums(src, diff_dst, workspace, *, mean, variance, gamma, epsilon, exact
     found = bn_ext.batch_norm_backward(
         src, diff_dst, mean, variance, gamma, epsilon=epsilon, sums=sums, **shared
     )
-    return [sums._sums if not exact else _core.canonical_state(sums.array, len(sums.array)), *found]
+    return [sums._sums if not exact else _core.canonical_state(sums.array, sums._format), *found]
 
 
 def in_place(src, diff_dst, workspace, **options):

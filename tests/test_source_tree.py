@@ -293,7 +293,8 @@ def test_compilers_at_once(build_c, monkeypatch, tmp_path, capsys, asked, wanted
     """One for each CPU that the process may use, or what MAX_JOBS says; each file is told."""
     if asked:
         monkeypatch.setenv("MAX_JOBS", asked)
-    monkeypatch.setattr(build_c, "cpus", lambda of=build_c.cpus: of(tmp_path, tmp_path / "none"))
+    cpus = build_c.cpus(str(tmp_path), str(tmp_path / "none"))
+    monkeypatch.setattr(build_c, "cpus", lambda: cpus)
     everyone, running, most = threading.Barrier(wanted), [], []
 
     def run(command, check):
@@ -329,7 +330,7 @@ def test_a_quota_limits_the_compilers(build_c, tmp_path, limits, wanted):
     (tmp_path / "membership").write_text("0::/a b/c\n")
     for folder, limit in limits.items():
         (tmp_path / folder / "cpu.max").write_text(limit + "\n")
-    assert build_c.cpus(tmp_path, tmp_path / "membership") == wanted
+    assert build_c.cpus(str(tmp_path), str(tmp_path / "membership")) == wanted
 
 
 @needs_linux

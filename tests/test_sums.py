@@ -17,6 +17,7 @@ from exact_sums import (
     LIMB,
     MOMENTS,
     MOST_PARTS,
+    STATE_FORMATS,
     STATES,
     integer_of,
     rounded,
@@ -783,7 +784,7 @@ def value(integer, rows):
 
 
 def sums_of(integers, rows, rng=None):
-    return _core.state_sums(state_of(integers, rows, rng), rows)[:, 0]
+    return _core.state_sums(state_of(integers, rows, rng), STATE_FORMATS[rows])[:, 0]
 
 
 @pytest.mark.parametrize("rows", STATES)
@@ -840,9 +841,9 @@ def test_flags(rows, flags):
     state = state_of([7, -7], rows)
     state[-3, 0] = sum(MOST_PARTS << 20 * i for i in range(3) if flags >> i & 1)
     expected = {0: value(7, rows), 2: np.inf, 4: -np.inf}.get(flags, np.nan)
-    got = _core.state_sums(state, rows)
+    got = _core.state_sums(state, STATE_FORMATS[rows])
     assert np.array_equal(got[:, 0], [expected, value(-7, rows)], equal_nan=True)
-    canonical = _core.canonical_state(state, len(state))
+    canonical = _core.canonical_state(state, STATE_FORMATS[rows])
     assert canonical[-3, 0, 0] == sum(1 << 20 * i for i in range(3) if flags >> i & 1)
 
 
@@ -852,7 +853,7 @@ def test_canonical_limbs(rng, rows):
     for integer in (-1, 5, -(2**200) + 3, 2**300 - 1):
         loose, own = state_of([integer, -integer], rows, rng), state_of([integer, -integer], rows)
         before = loose.copy()
-        assert np.array_equal(_core.canonical_state(loose, rows), own)
+        assert np.array_equal(_core.canonical_state(loose, STATE_FORMATS[rows]), own)
         assert np.array_equal(loose, before)
 
 
@@ -879,7 +880,7 @@ def refused_or_right(sums):
     state, count, results = sums.array, sums.count, []
     for call in (_core.state_sums, _core.canonical_state, used):
         try:
-            results.append(call(sums) if call is used else call(state, len(state)))
+            results.append(call(sums) if call is used else call(state, STATE_FORMATS[len(state)]))
         except ValueError as error:
             expected = r"(array|sums): the integers of channel \d+ are impossible"
             assert re.search(expected, str(error))  # noqa: PT017
@@ -950,10 +951,10 @@ def test_the_largest_limbs(rows):
                 sums.array[k, :, 32] = limb
                 assert refused_or_right(sums) == wrong, (parts, k, limb)
     empty = exact_part(rows, 3, 0).array
-    assert not _core.state_sums(empty, rows).any()
+    assert not _core.state_sums(empty, STATE_FORMATS[rows]).any()
     empty[2] = 1
     with pytest.raises(ValueError, match=r"the integers of channel \d+ are impossible"):
-        _core.state_sums(empty, rows)
+        _core.state_sums(empty, STATE_FORMATS[rows])
 
 
 @pytest.mark.parametrize("rows", STATES)
@@ -971,9 +972,8 @@ def test_an_array_that_was_reshaped(rows):
 
 STATE = np.zeros((20, 2, 3), np.int64)
 CALLS = [
-    *(functools.partial(call, rows=20)
-      for call in (_core.state_sums, _core.state_count, _core.canonical_state)),
-    functools.partial(_core.state_statistics, dtype="float32"),
+    functools.partial(call, format=STATE_FORMATS[20])
+    for call in (_core.state_sums, _core.state_count, _core.canonical_state, _core.state_statistics)
 ]  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def test_the_command_passes(capsys):
     levels = re.findall(r"(\w+) \(.*\): (\d+) digests", out)
     assert [isa for isa, _ in levels] == list(bn_ext.available_isas())
     bfloat16 = importlib.util.find_spec("ml_dtypes") is not None
-    assert {int(found) == 48 for _, found in levels} == {bfloat16}
+    assert {int(results) == 48 for _, results in levels} == {bfloat16}
     assert ("no bfloat16" in out) != bfloat16
     assert "every bit as promised" in out
 
@@ -70,21 +70,21 @@ def test_the_command_passes(capsys):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda found: found.update({"float32 training": "0"}),
-        lambda found: found.popitem(),
-        lambda found: found.update(more="0"),
+        lambda results: results.update({"float32 training": "0"}),
+        lambda results: results.popitem(),
+        lambda results: results.update(more="0"),
         dict.clear,
     ],
     ids=["wrong", "missing", "unknown", "none"],
 )
 def test_a_wrong_digest_ends_the_command_with_1(capsys, monkeypatch, change):
-    found = verify.known()
-    change(found)
-    monkeypatch.setattr(verify, "digests", lambda isa: found)
+    results = verify.known()
+    change(results)
+    monkeypatch.setattr(verify, "digests", lambda isa: results)
     status, out, _ = run(capsys, "verify")
     assert status == 1
     assert "report" in out
-    for name, digest in verify.known().items() ^ found.items():
+    for name, digest in verify.known().items() ^ results.items():
         assert f"'{name}': '{digest}'" in out
 
 
@@ -106,10 +106,10 @@ def test_a_changed_precision_of_long_doubles_is_found():
     changed[1] = ord(changed[1]) & 0xFC  # 24 bits
     libm.fesetenv(changed)
     try:
-        found = verify.changed_mode()
+        results = verify.changed_mode()
     finally:
         libm.fesetenv(env)
-    assert found == ["long doubles lose bits"]
+    assert results == ["long doubles lose bits"]
     assert verify.changed_mode() == []
 
 

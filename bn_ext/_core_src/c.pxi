@@ -77,21 +77,28 @@ cdef extern from "base/bn.h" nogil:
 
 cdef extern from "exact/state.h" nogil:
     enum:
-        f32_LIMBS, f32_SQUARE_LIMBS, f64_LIMBS, f64_SQUARE_LIMBS
         BN_MOST_PARTS, BN_LOG2_TERMS, BN_LOG2_TERMS_OF_PART
         BN_COUNT_AND_STAMP, BN_PARTS_ADDED, BN_MORE_ROWS
 
     ctypedef enum bn_kind_of_state:
-        BN_OF_GRADIENTS, BN_OF_MOMENTS
+        BN_OF_GRADIENTS, BN_OF_MOMENTS, BN_KINDS_OF_STATE
 
-    int bn_limbs(bn_dtype dtype, bn_kind_of_state kind)
-    int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind)
-    int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels)
-    int64_t bn_take_out(int64_t *state, const int64_t *part, int limbs, int64_t channels)
-    void bn_fold_signs(int64_t *state, int limbs, int64_t channels)
-    void bn_unfold_signs(int64_t *state, int limbs, int64_t channels)
-    int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums)
-    int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats)
+    ctypedef struct bn_format:
+        bn_dtype dtype
+        bn_kind_of_state kind
+        int limbs
+
+    const bn_format bn_formats[BN_DTYPES][BN_KINDS_OF_STATE]
+    int64_t bn_state_mismatch(const int64_t *state, const bn_format *format, const bn_problem *p)
+    int64_t bn_make_canonical(int64_t *state, const bn_format *format, int64_t channels)
+    int64_t bn_take_out(int64_t *state, const int64_t *part, const bn_format *format,
+                        int64_t channels)
+    void bn_fold_signs(int64_t *state, const bn_format *format, int64_t channels)
+    void bn_unfold_signs(int64_t *state, const bn_format *format, int64_t channels)
+    int64_t bn_round_state(const int64_t *state, const bn_format *format, int64_t channels,
+                           double *sums)
+    int64_t bn_state_stats(const int64_t *state, const bn_format *format, int64_t channels,
+                           double *stats)
 
 
 cdef extern from "base/channel.h" nogil:

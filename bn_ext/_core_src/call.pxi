@@ -171,8 +171,12 @@ cdef inline int dtype_in_use(Call c, int role) noexcept:
     return c.vector_dtype[role - VECTORS] if is_vector(role) else c.dtype
 
 
-cdef inline int rows_of_state(int dtype, bint of_moments) noexcept:
-    return bn_limbs(<bn_dtype>dtype, BN_OF_MOMENTS if of_moments else BN_OF_GRADIENTS) + BN_MORE_ROWS
+cdef inline const bn_format *format_of(int dtype, bint of_moments) noexcept:
+    return &bn_formats[dtype][<int>(BN_OF_MOMENTS if of_moments else BN_OF_GRADIENTS)]
+
+
+cdef inline int rows_of_state(const bn_format *format) noexcept:
+    return format.limbs + BN_MORE_ROWS
 
 
 cdef inline int rows_of_plain(int dtype, bint of_moments) noexcept:
@@ -185,7 +189,7 @@ cdef tuple expected_shape(Call c, int role):
     if role == SUMS:
         return (rows_of_plain(c.dtype, c.entry == TRAINING_SUMS), c.channels)
     if role == STATE:
-        return (rows_of_state(c.dtype, c.facts.is_forward), BN_SUMS, c.channels)
+        return (rows_of_state(format_of(c.dtype, c.facts.is_forward)), BN_SUMS, c.channels)
     return shape_of(&c.view[SRC])
 
 
@@ -205,12 +209,12 @@ cdef object run_call(Call c, object out):
     """Run the call. Return the arrays in `out`, with new ones in place of None; or sums. After a
     MemoryError, nothing has been written."""
     cdef bn_status status
-    given = convert_out(c, out)  # the last that may run the caller's methods, in the caller's mode
+    arrays = convert_out(c, out)  # the last that may run the caller's methods, in the caller's mode
     c.mode, c.computes = fp_mode_enter(), True
     check(c)
     if c.dry:
         return None
-    result = new_sums(c) if c.facts.reduces else new_results(c, given)
+    result = new_sums(c) if c.facts.reduces else new_results(c, arrays)
     if c.channels and not (c.is_empty and c.facts.reduces):
         fill_problem(c)
         if is_brief(c):

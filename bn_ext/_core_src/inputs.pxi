@@ -201,11 +201,11 @@ cdef int check_sums(Call c) except -1:
             f"sums: expected an array of {wanted} of shape {expected_shape(c, role)}, got "
             f"{sums.dtype} of shape {shape_of(&c.view[role])}"
         )
-    given = doubles_of(c, MEAN)
-    channel = first_different(given, mean)
+    ours = doubles_of(c, MEAN)
+    channel = first_different(ours, mean)
     if channel >= 0:
         raise ValueError(
-            f"sums: expected sums about this mean, {float(given[channel])!r} in channel {channel}, "
+            f"sums: expected sums about this mean, {float(ours[channel])!r} in channel {channel}, "
             f"got sums about {float(mean[channel])!r}"
         )
     c.problem.count = count

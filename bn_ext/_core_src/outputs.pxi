@@ -172,7 +172,7 @@ cdef int new_vector_dtype(Call c) noexcept:
     return dtype_in_use(c, GAMMA if has(c, GAMMA) else MEAN)
 
 
-cdef object new_results(Call c, tuple given):
+cdef object new_results(Call c, tuple arrays):
     """The result of a call: the arrays in `out`, and new arrays for the rest.
 
     New arrays are made before anything is written, so that a MemoryError leaves `out` unchanged.
@@ -191,8 +191,8 @@ cdef object new_results(Call c, tuple given):
             pin_new(c, role, allocated(np_empty, c.channels, DTYPE_OF_CODE[dtype_in_use(c, role)]))
     result = PyTuple_New(n)
     for i in range(n):
-        new = given[i] is None and has(c, outputs[i])
-        set_new_item(result, i, array_of(c, outputs[i]) if new else given[i])
+        new = arrays[i] is None and has(c, outputs[i])
+        set_new_item(result, i, array_of(c, outputs[i]) if new else arrays[i])
     if RESULTS[c.entry] is None:
         return result[0]
     return new_tuple(RESULTS[c.entry] if n < MOST_OUTPUTS else BatchNormAddGradients, result)

@@ -48,9 +48,10 @@ typedef struct {
 bn_plan bn_plan_of(const bn_problem *p, const bn_operation *operation, bn_passes passes,
                    int threads);
 
-/* The positions of a row as exact sums read it: as few as fill a strip. */
+/* The positions of a row as exact sums read it: as few as fill a portion's. */
 static inline int64_t exact_positions(const bn_plan *plan) {
-    return at_most(plan->order.row_positions, ceil_div(BN_STRIP, plan->problem->channels));
+    return at_most(plan->order.row_positions,
+                   ceil_div(BN_PORTION_COLUMNS, plan->problem->channels));
 }
 
 /* Columns of a row of n channels. */
