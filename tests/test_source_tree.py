@@ -273,6 +273,22 @@ def test_editors_learn_the_command_of_every_source(sources):
         assert done.returncode == 0, done.stderr
 
 
+@needs_linux
+def test_other_flags_compile_again_and_the_same_do_not(sources):
+    def built(flag):
+        done = python("setup.py", "build_ext", "--build-lib", "made", cwd=sources,
+                      CC=str(sources.parent / "cc"), CFLAGS=flag)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        objects = [*(sources / "build").rglob("*.o")]
+        assert len(objects) > 30
+        assert all(flag in path.read_text() for path in objects)
+        return {path: path.stat().st_mtime_ns for path in objects}
+
+    first, same, other = (built(f"-DFOR={each}") for each in (1, 1, 2))
+    assert first == same
+    assert all(other[path] > when for path, when in same.items())
+
+
 def test_a_missing_compiler_is_named(sources):
     done = python("setup.py", "build_ext", "--build-lib", "made", cwd=sources, CC="no-such-cc -m64")
     assert done.returncode == 1
