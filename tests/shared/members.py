@@ -200,6 +200,7 @@ def calls(p, **options):
         if member.function == "backward":
             yield functools.partial(bn_ext.GradientSums, **taken_by("GradientSums", given))
             how = {"data_format": p.data_format, "exact": "exact" in given}
+            how["num_threads"] = options.get("num_threads")
             sums = bn_ext.GradientSums(p.src, p.diff_dst, p.mean, **how)
             if not sums.exact:
                 sums._sums = p.sums
