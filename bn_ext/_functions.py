@@ -81,7 +81,7 @@ def batch_norm_training(
         A contiguous array in which the call records which elements the ReLU passed, for
         `batch_norm_backward`. It needs ``relu=True``. Each element has one bit, in the order of
         src's axes in memory, the first one the lowest of the first byte. Behind the bits, two bytes
-        for each axis record this order and a hash of the shape.
+        for each axis record this order and what tells the shape.
     out : tuple (dst, mean, variance), optional
         Arrays to write to; any of them may be None. ``dst`` may occupy exactly the memory of src or
         src_1. ``mean`` and ``variance`` may have any of the four dtypes.

@@ -38,14 +38,29 @@ SMOKE = {
 }  # fmt: skip
 
 
+#: The files whose fast tests no level of instructions can change: limits, messages, files; what
+#: specifications call is tested elsewhere. verify and oracle run each level themselves.
+ANY_LEVEL = {
+    f"test_{subject}.py"
+    for subject in (
+        "judge", "testing", "refused", "arguments", "specs", "specs_onednn", "specs_tensorflow",
+        "dry_run", "hostile", "verify", "oracle",
+    )
+}  # fmt: skip
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects by markers
 def pytest_collection_modifyitems(config, items):
     seen = set()
     for item in items:
-        marked = item.get_closest_marker("quick") and not item.get_closest_marker("slow")
-        if marked and item.path.name in SMOKE and item.function not in seen:
+        if not item.get_closest_marker("quick") or item.get_closest_marker("slow"):
+            continue
+        if item.path.name in SMOKE and item.function not in seen:
             seen.add(item.function)
             item.add_marker("smoke")
+        # In any run, the fixture isa has every level.
+        if item.path.name not in ANY_LEVEL and "isa" not in item.fixturenames:
+            item.add_marker("level")
     if not config.getoption("--slow"):
         slow = [item for item in items if item.get_closest_marker("slow")]
         items[:] = [item for item in items if not item.get_closest_marker("slow")]

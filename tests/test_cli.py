@@ -149,7 +149,7 @@ def test_an_output_that_cannot_be_written(tmp_path, command, to, said, unbuffere
         ("utf-8:strict", b"caf\xe9", "caf\\udce9"),
     ],
 )
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS.keys() - {"verify"}])  # which prints no names
 def test_an_output_that_cannot_encode(tmp_path, command, encoding, name, shown):
     """It gets escapes, as standard error does, and the status tells of results alone."""
     options = {"PYTHONIOENCODING": encoding}

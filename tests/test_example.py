@@ -1,5 +1,6 @@
 """The examples: training learns in every dtype, weights are the README's, folding keeps scores."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -110,8 +111,9 @@ def test_interrupted(example, monkeypatch, tmp_path, capsys, steps, epochs):
     assert path.exists() == ("test accuracy" in out) == bool(epochs)
 
 
-@pytest.mark.parametrize("threads", [1, 16])
-@pytest.mark.parametrize("level", bn_ext.available_isas())
+@pytest.mark.parametrize(
+    ("level", "threads"), zip(bn_ext.available_isas(), itertools.cycle([16, 1]), strict=False)
+)
 def test_a_training_has_the_weights_that_the_readme_says(level, threads):
     done = python(ROOT / "examples" / "same_bits.py", "--threads", threads, BN_EXT_ISA=level)
     assert done.returncode == 0, done.stderr

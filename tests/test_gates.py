@@ -5,6 +5,7 @@ the elements that did not pass.
 """
 
 import itertools
+import math
 from functools import partial
 
 import cases
@@ -167,6 +168,42 @@ def test_a_forward_pass_fills_it(rng, isa, data, added, data_format):
         )
         passes = lets_pass(dst)
         assert bits(workspace) == bits(packed(passes, p.src, data_format)), dims
+
+
+def end_of_workspace(dims):
+    """What is behind the bits."""
+    workspace = np.empty(workspace_size(math.prod(dims), len(dims)), np.uint8)
+    given = np.zeros(dims, np.float16), *np.ones((2, dims[-1]))
+    bn_ext.batch_norm_inference(
+        *given, epsilon=0, relu=True, data_format="NXC", workspace=workspace
+    )
+    return workspace[-2 * len(dims) :]
+
+
+def test_no_workspace_of_two_axes_is_taken_for_another():
+    """All shapes of one size, which has more of them than those near it."""
+    shapes = [
+        (rows, n // rows) for n in range(7553, 7561) for rows in range(1, n + 1) if n % rows == 0
+    ]
+    assert len({workspace_size(math.prod(dims), 2) for dims in shapes}) == 1
+    assert len({end_of_workspace(dims).tobytes() for dims in shapes}) == len(shapes) > 100
+    rng = np.random.default_rng(0)
+    made, other = Family(rng, (192, 40), "NXC"), Family(rng, (128, 60), "NXC")
+    workspace = packed(made.src > 0, made.src, "NXC")
+    with pytest.raises(
+        ValueError, match="^workspace: expected what a forward pass wrote for src of"
+    ):
+        gradients(other.src, other.diff_dst, workspace, mean=other.mean, variance=other.variance,
+                  epsilon=EPSILON)  # fmt: skip
+
+
+@pytest.mark.parametrize("axes", [3, 4, 5, 6, 7, 9])
+def test_forty_bits_tell_a_shape(rng, axes):
+    """No bit is constant, and no two are the same."""
+    shapes = {tuple(map(int, dims)) for dims in rng.integers(2, 6, (200, axes))}
+    found = np.unpackbits([end_of_workspace(dims)[axes if axes > 4 else 1 :] for dims in shapes], 1)
+    changing = found[:, found.min(0) < found.max(0)]
+    assert len(np.unique(changing, axis=1).T) >= 40
 
 
 def laid_anyhow(src):

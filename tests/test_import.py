@@ -161,17 +161,17 @@ def test_optional_packages_do_not_matter_until_they_are_imported(tmp_path, text)
 
 def test_every_file_is_opened_with_an_encoding(tmp_path):
     """Python can warn of open() without one: none at the import, and none in the commands."""
-    folder, few = str(tmp_path / "cases"), ["--quick", "--skip", "NaN"]
-    commands = [["info"], ["cases", folder, *few], ["check", folder]]
-    options = "-X", "warn_default_encoding", "-W", "error::EncodingWarning"
     modules = "bn_ext, bn_ext.specs, bn_ext.testing"
-    printed_by(f"import {modules}", *options)
+    strict(f"import {modules}", PYTHONWARNDEFAULTENCODING="1")
+    (tmp_path / "mine.py").write_text("from bn_ext import batch_norm_backward as backward")
+    few = ["--quick", "--skip", "a"]  # which most names have
+    commands = [
+        ["info"], ["cases", "made", *few], ["check", "made"], ["check", "mine.py:backward", *few],
+        ["verify"], ["bench", "--shapes", "2x3", "--seconds", "1e-9"],
+    ]  # fmt: skip
     for command in commands:
-        done = python(*options, "-m", "bn_ext", *command)
-        assert "EncodingWarning" not in done.stderr
-        # The folder has no results yet.
-        assert done.returncode == 2 * (command == ["check", folder]), (
-            command,
-            done.stdout[-900:],
-            done.stderr,
-        )
+        done = python("-W", "error", "-m", "bn_ext", *command, cwd=tmp_path,
+                      PYTHONWARNDEFAULTENCODING="1")  # fmt: skip
+        assert "Warning" not in done.stdout + done.stderr
+        # The folder of cases has no results yet.
+        assert done.returncode == 2 * (command == ["check", "made"]), done.stdout + done.stderr

@@ -4,8 +4,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES
+from cases import DATA_DTYPES, SHORT
 from needs import needs_long_double
+from remembered import _remembered  # noqa: F401
 from weak_kernels import SUMS, Kernels
 
 import bn_ext
@@ -61,7 +62,7 @@ FOLDED = [
 def test_right_kernels_pass_in_any_order_of_sums(data, rng):
     """In the arithmetic of their data; tried once with 200 orders each and all cases."""
     for hows, kind_of_arithmetic in ((RIGHT, "float32"), (FOLDED, "any")):
-        for how in hows:
+        for how in hows[:: 2 if data in SHORT else 1]:  # which are float32 until the last rounding
             seed = int(rng.integers(1000))
             for name, function in functions(Kernels(seed=seed, **how)).items():
                 cases = standard_cases(KINDS[name], data, quick=True)
@@ -661,8 +662,9 @@ SHAPES = [
 @pytest.mark.parametrize(("name", "kernel"), [*ALONE.items(), *SHAPES])
 def test_a_case_that_alone_finds_a_mistake(name, kernel):
     flushes = name in ("subnormal src", "small diff_dst", "small gamma")
+    skip = () if name in LARGE else LARGE
     with pytest.raises(AssertionError) as raised:
-        check_backward(kernel, arithmetic="double" if flushes else "float32")
+        check_backward(kernel, arithmetic="double" if flushes else "float32", skip=skip)
     failed = {each.case.rpartition(",")[0] for each in raised.value.report.failures}
     assert failed == {name}
 

@@ -6,6 +6,7 @@ A new option needs a row in OPTIONS or OTHERS; without one, a test fails.
 
 import copy
 import inspect
+import itertools
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -249,3 +250,38 @@ def test_every_option_counts(module, wrapper, mode, option):
 @pytest.mark.parametrize(("module", "layer", "mode", "option"), [*cases(of_layers=True)])
 def test_every_option_of_a_pass_counts(module, layer, mode, option):
     assert_counts(module, layer, mode, option, {option: values(module, layer, option)[1]})
+
+
+def outcome(*given, **changes):
+    try:
+        return found_by(*given, **changes)
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+        return str(error)
+
+
+#: What must change nothing, whatever the others are.
+NEUTRAL = {"num_threads": (1, 3), "allreduce": (None, lambda sums: sums)}
+
+
+@pytest.mark.parametrize(
+    ("module", "wrapper", "mode"), list(dict.fromkeys(case[:3] for case in cases(of_layers=False)))
+)
+def test_threads_and_processes_change_no_pair_of_options(module, wrapper, mode):
+    """Of a call, or of a layer and its forward pass."""
+    is_layer = inspect.isclass(wrapper)
+    of_pass = options_of(wrapper.forward) if is_layer else []
+    known = {("changed", name): values(module, wrapper, name) for name in options_of(wrapper)}
+    known |= {("pass", n): values(module, wrapper, n) for n in of_pass if n != "self"}
+    new = {key: pair[1] for key, pair in known.items() if pair and key[1] not in NEUTRAL}
+    neutral = [name for name in NEUTRAL if ("changed", name) in known]
+    if module == "bn_ext.autograd":
+        neutral = ["num_threads"]  # a shared layer is refused
+    for pair in itertools.combinations(new, 2) if neutral else ():
+        changed = {name: new[where, name] for where, name in pair if where == "changed"}
+        given = {name: new[where, name] for where, name in pair if where == "pass"}
+        for name in neutral:
+            plain, other = (
+                outcome(module, wrapper, mode, copy.deepcopy(changed) | {name: value}, **given)
+                for value in NEUTRAL[name]
+            )
+            assert plain == other, (name, pair)

@@ -33,6 +33,7 @@ def test_kernels():
 def test_digests_are_printed_as_they_stand_in_the_source(capsys, monkeypatch):
     pytest.importorskip("ml_dtypes")
     monkeypatch.setattr("sys.argv", ["oracle", "--digests"])
+    monkeypatch.setattr(verify, "digests", lambda isa: verify.known())
     assert main() == 0
     lines = capsys.readouterr().out
     assert len(lines.splitlines()) == len(verify.DIGESTS)

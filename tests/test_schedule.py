@@ -83,6 +83,19 @@ def test_when_results_of_runs_are_cut_by_positions(dims, threads, caches, jointl
     assert _core.last_call()["joint"] == jointly
 
 
+@pytest.mark.parametrize("rows", [2, 30])
+def test_tiles_of_many_channels_are_at_most_4096_wide(rows):
+    """Of the gradient, and of its sums alone."""
+    src, v = np.ones((rows, 40_000), np.float32), np.ones(40_000, np.float32)
+    for is_training in (True, False):
+        bn_ext.batch_norm_backward(
+            src, src, v, v, epsilon=1, is_training=is_training, num_threads=1
+        )
+        assert _core.last_call()["tasks"] >= 40_000 / 4096
+    bn_ext.GradientSums(src, src, v, num_threads=1)
+    assert _core.last_call()["tasks"] >= 40_000 / 4096
+
+
 def test_tiles_do_not_grow_with_a_large_cache():
     src, v, tasks = np.ones((40, 256, 14, 14), np.float32), np.ones(256, np.float32), []
     for l2 in (1 << 20, 4 << 20):

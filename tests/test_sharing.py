@@ -126,6 +126,18 @@ def test_diff_src_that_overlaps_itself(rng, strides):
     assert not memory.any()
 
 
+@pytest.mark.parametrize("step", [2, 3, -2, -3])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_diff_src_with_steps(rng, axis, step):
+    """Its last element is the last of a row of memory, or the first."""
+    base, room = inputs(rng), [ROWS, CHANNELS]
+    wanted = all_bits(run(base))
+    room[axis] = (room[axis] - 1) * abs(step) + 1
+    for memory in (np.zeros(room), np.zeros(room[::-1]).T):
+        view = memory[::step] if axis == 0 else memory[:, ::step]
+        assert all_bits(run({**base, "diff_src": view})) == wanted
+
+
 @pytest.mark.parametrize("name", OUTPUTS[1:])
 def test_a_gradient_for_all_channels_in_one_number(rng, name):
     number = np.zeros(1)

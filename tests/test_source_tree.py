@@ -44,21 +44,24 @@ FRAGILE = {
     "a comprehension of temporaries": r"__Pyx_ListComp_AppendAndDecref\(__pyx_t",
     # `__exit__` of an error without a traceback gets a null pointer. Write try and finally.
     "with": r"/\*with:\*/",
+    # At its end, a traceback that may be a null pointer is released. Call attempt.
+    "except": r"__Pyx_GetException\([^)]*\) < 0\) __PYX_ERR",
 }
 
 
 @pytest.mark.parametrize("statement", FRAGILE)
 def test_what_cython_makes_is_safe_without_memory(statement):
-    made = ROOT / "bn_ext" / "_core" / "core.c"
-    if not made.exists():
+    sources = ROOT / "bn_ext" / "_core_src"
+    if not sources.exists():
         pytest.skip("the core was not compiled here")
+    made = sources / "core.c"
     text = made.read_text(encoding="utf-8")
     first = text.index("static const char* const __pyx_f[] = {")
     files = re.findall(r'^  "(.*)",$', text[first : text.index("};", first)], re.M)
-    assert "bn_ext/_core/core.pyx" in files, files
+    assert "bn_ext/_core_src/core.pyx" in files, files
     found = []
     for match in re.finditer(FRAGILE[statement], text):
-        file, line = re.search(r"__PYX_ERR\((\d+), (\d+),", text[match.end() :]).groups()
+        file, line = re.search(r"__PYX_ERR\((\d+), (\d+),", text[match.start() :]).groups()
         if files[int(file)].startswith("bn_ext/"):  # not in Cython's own memoryviews
             found.append(f"{files[int(file)]}:{line}")
     assert found == []
@@ -268,6 +271,22 @@ def test_editors_learn_the_command_of_every_source(sources):
         command = ["gcc", *part["arguments"][1:], "-Werror", "-fsyntax-only"]
         done = subprocess.run(command, cwd=sources, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+
+
+@needs_linux
+def test_other_flags_compile_again_and_the_same_do_not(sources):
+    def built(flag):
+        done = python("setup.py", "build_ext", "--build-lib", "made", cwd=sources,
+                      CC=str(sources.parent / "cc"), CFLAGS=flag)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        objects = [*(sources / "build").rglob("*.o")]
+        assert len(objects) > 30
+        assert all(flag in path.read_text() for path in objects)
+        return {path: path.stat().st_mtime_ns for path in objects}
+
+    first, same, other = (built(f"-DFOR={each}") for each in (1, 1, 2))
+    assert first == same
+    assert all(other[path] > when for path, when in same.items())
 
 
 def test_a_missing_compiler_is_named(sources):

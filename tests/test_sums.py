@@ -914,6 +914,31 @@ def test_flags_that_no_parts_have():
             use(sums)
 
 
+@pytest.mark.parametrize("channel", [0, 20, 40])
+@pytest.mark.parametrize("rows", STATES)
+def test_sums_of_no_terms_are_0(rows, channel):
+    """Whatever their number of parts is."""
+    array = exact_part(rows, 41, 0).array
+    array[-1, 0] = 1
+    for limb in range(len(array) - 3):
+        array[limb, 0, channel] = 1
+        for call in (_core.state_sums, _core.canonical_state):
+            with pytest.raises(ValueError, match=f"integers of channel {channel} are impossible"):
+                call(array, rows)
+        array[limb] = 0
+
+
+@pytest.mark.parametrize("channel", [0, 20, 40])
+@pytest.mark.parametrize("rows", STATES)
+def test_the_unused_half_of_the_numbers_of_parts_tells_nothing(rows, channel):
+    sums, other = exact_part(rows, 41), exact_part(rows, 41)
+    other.array[-1, 1, channel] = 7
+    assert sums == other
+    assert pickle.dumps(sums) == pickle.dumps(other)
+    canonical = [_core.canonical_state(each.array, rows) for each in (sums, other)]
+    assert np.array_equal(*canonical)
+
+
 @pytest.mark.parametrize("rows", STATES)
 def test_limbs_of_any_size_are_refused_or_summed(rng, rows):
     """Sums never overflow, and never change their sign."""

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, FORMATS
+from cases import DATA_DTYPES, FORMATS, SHORT
 from command_line import run as command
 from exact_sums import gradient, rstd, statistics
 from needs import needs_linux, needs_long_double
 from processes import printed_by, python
+from remembered import CASES, _remembered  # noqa: F401
 from sheets import WithDLPack
 from tree import ROOT
 
@@ -112,7 +113,7 @@ def kernel_of(name, *changes):
 @pytest.mark.parametrize("data", DATA_DTYPES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_straightforward_kernel_in_long_doubles_passes(name, data):
-    report = CHECKS[name](kernel_of(name), dtypes=[data])
+    report = CHECKS[name](kernel_of(name), dtypes=[data], quick=data in SHORT)
     assert not report.failures
     assert report.worst.share < 1
     assert len(str(report).splitlines()) >= 25
@@ -275,6 +276,7 @@ def test_cases_are_made_and_judged_in_the_default_mode():
 
     try:
         for mode in (True, False):
+            CASES.clear()
             torch.set_flush_denormal(mode)
             how = {"is_training": False, "quick": True, "arithmetic": "double"}
             failing(check_backward, flushes, "small diff_dst", "diff_src", **how)
@@ -296,11 +298,11 @@ def test_subnormal_numbers_that_count_as_0_are_weak_arithmetic(name, data):
         found = kernel_of(name)(*map(flushed, given), **how)
         return tuple(map(flushed, found)) if isinstance(found, tuple) else flushed(found)
 
-    report = CHECKS[name](flushes, dtypes=data)
+    report = CHECKS[name](flushes, dtypes=data, quick=True)
     assert report.verdicts == dict.fromkeys(report.verdicts, "right")
     if name != "double":
         assert re.search(r" right; subnormal numbers are 0 in \d+ cases?$", report.summary)
-        found = failing(CHECKS[name], flushes, arithmetic="double", dtypes=data)
+        found = failing(CHECKS[name], flushes, arithmetic="double", dtypes=data, quick=True)
         assert {each.verdict for each in found} == {"weaker"}
 
 
@@ -360,35 +362,35 @@ def test_spoiled_kernels_are_found_with_the_reason(name, changes, case, said):
 
 def test_a_kernel_that_is_wrong_for_one_dtype():
     rounds = kernel_of("backward", ("x = src", "x = src.astype('f4')"))
-    check_backward(rounds)
-    failing(
-        check_backward, rounds, "two axes, float64", "diff_gamma", dtypes=("float32", "float64")
-    )
+    check_backward(rounds, quick=True)
+    how = {"dtypes": ("float32", "float64"), "quick": True}
+    failing(check_backward, rounds, "two axes, float64", "diff_gamma", **how)
     narrow = kernel_of("backward", ("np.float64 if", "np.float32 if"))
     with pytest.raises(AssertionError, match="diff_gamma .* expected at least float64"):
-        check_backward(narrow, dtypes="float64")
-    assert check_backward(narrow, dtypes="float64", narrow=True).worst.share <= 1
+        check_backward(narrow, dtypes="float64", quick=True)
+    assert check_backward(narrow, dtypes="float64", quick=True, narrow=True).worst.share <= 1
 
 
 def test_a_relu_and_an_addition():
     forward = kernel_of("forward", ("return", "dst = np.where(dst <= 0, 0, dst); return"))
-    check_forward(forward, relu=True)
-    check_forward(forward, relu=True, add=True)
-    failing(check_forward, kernel_of("forward"), "two axes, float32", "dst", relu=True)
+    how = {"relu": True, "quick": True}
+    check_forward(forward, **how)
+    check_forward(forward, add=True, **how)
+    failing(check_forward, kernel_of("forward"), "two axes, float32", "dst", **how)
     dropped = kernel_of("forward", ("return", "dst = np.fmax(dst, 0); return"))
     skip = "Inf", "gamma 0", "with eps", "vectors"
-    (found,) = failing(check_forward, dropped, relu=True, skip=skip)
+    (found,) = failing(check_forward, dropped, skip=skip, **how)
     assert (found.case, found.share) == ("NaN in src, float32", np.inf)
-    check_backward(kernel_of("backward"), relu=True)
+    check_backward(kernel_of("backward"), **how)
     for name in ("backward", "frozen"):  # what passes where dst is NaN: conventions differ
         gate = ("dy = diff_dst", "dy = np.where(more.pop('dst') > 0, diff_dst, 0)")
-        CHECKS[name](kernel_of(name, gate), relu=True)
+        CHECKS[name](kernel_of(name, gate), **how)
     with pytest.raises(AssertionError, match="two axes"):
-        check_backward(kernel_of("backward", ("<= 0", "< 0")), relu=True)
+        check_backward(kernel_of("backward", ("<= 0", "< 0")), **how)
     adds = kernel_of("backward", ("beta.astype(vector)\n", "beta.astype(vector), dy\n"))
-    check_backward(adds, relu=True, add=True)
+    check_backward(adds, add=True, **how)
     adds = kernel_of("backward", ("beta.astype(vector)\n", "beta.astype(vector), diff_dst\n"))
-    failing(check_backward, adds, "two axes, float32", "diff_src_1", relu=True, add=True)
+    failing(check_backward, adds, "two axes, float32", "diff_src_1", add=True, **how)
 
 
 # ---- bn_ext itself -----------------------------------------------------------------
@@ -402,18 +404,17 @@ OURS = {
 }
 
 
-@pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("data", DATA_DTYPES)
-def test_bn_ext_passes(data, data_format, num_threads):
-    """At the level of this run; the suite's quick part is run at every one."""
-    how = {"data_format": data_format}
+def test_bn_ext_passes(data, data_format):
+    """Its bits, and so the verdicts, are the same at every level and for all numbers of threads."""
+    how, quick = {"data_format": data_format}, (data, data_format) != ("float32", "NXC")
     for name, check in CHECKS.items():
-        ours = partial(OURS[name], num_threads=num_threads, **how)
-        report = check(ours, dtypes=[data], quick=num_threads == 1, arithmetic="double", **how)
+        ours = partial(OURS[name], **how)
+        report = check(ours, dtypes=[data], quick=quick, arithmetic="double", **how)
         assert not any(np.isnan(each.share) for each in report.findings)
-    for name in ("forward", "inference", "backward", "frozen")[num_threads % 2 :: 2]:
-        ours = partial(OURS[name], num_threads=num_threads, relu=True, **how)
+    for name in ("forward", "inference", "backward", "frozen"):
+        ours = partial(OURS[name], relu=True, **how)
         CHECKS[name](ours, dtypes=[data], relu=True, quick=True, arithmetic="double", **how)
         if name in ("backward", "frozen"):
             ours = partial(ours, diff_src_1=True)
@@ -925,7 +926,7 @@ def test_lines_are_short():
     for dtype in ("float32", "bfloat16"):
         with pytest.raises(AssertionError) as raised:
             check_backward(lambda *a, epsilon: [2 * b for b in MINE(*a, epsilon=epsilon)],
-                           dtypes=dtype)  # fmt: skip
+                           dtypes=dtype, quick=True)  # fmt: skip
         assert max(map(len, str(raised.value).splitlines())) <= 120
 
 

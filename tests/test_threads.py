@@ -120,6 +120,15 @@ def test_omp_num_threads(count):
 
 
 @needs_openmp
+@needs_linux
+def test_one_thread_is_one_in_every_part_of_a_call():
+    """Copies and gates too, where the default would be four."""
+    before, *alone, three = run("threads", "alone", OMP_NUM_THREADS="4")
+    assert {*alone} == {before}
+    assert three == before + 2
+
+
+@needs_openmp
 def test_the_quota_of_the_container(rng):
     p = Problem(rng, LARGE, "NXC")
     try:

@@ -74,21 +74,24 @@ cdef bint is_tensor(object a) except -1:
     return False
 
 
+def _hint(a, str name, bint written):
+    if str(getattr(a, "device", None)) == "meta":
+        return "; torch's device meta holds no data"
+    if str(getattr(a, "layout", "torch.strided")) != "torch.strided":
+        return "; it is not dense" if written else f"; pass {name}.detach().to_dense()"
+    if str(getattr(a, "dtype", None)) == "torch.bfloat16":
+        return (f"; pass {name}.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16), "
+                "which copies nothing")
+    if getattr(a, "requires_grad", False) is True and not written:
+        return f"; pass {name}.detach(), or use bn_ext.torch, which has gradients"
+    return ""
+
+
 cdef str from_torch(object a, str name, bint written=False):
     """What to pass instead of torch's tensor, if NumPy has no view of it."""
-    try:
-        if str(getattr(a, "device", None)) == "meta":
-            return "; torch's device meta holds no data"
-        if str(getattr(a, "layout", "torch.strided")) != "torch.strided":
-            return "; it is not dense" if written else f"; pass {name}.detach().to_dense()"
-        if str(getattr(a, "dtype", None)) == "torch.bfloat16":
-            return (f"; pass {name}.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16), "
-                    "which copies nothing")
-        if getattr(a, "requires_grad", False) is True and not written:
-            return f"; pass {name}.detach(), or use bn_ext.torch, which has gradients"
-    except Exception:
-        return ""
-    return ""
+    cdef bint error
+    hint = attempt(&error, Exception, _hint, (a, name, written))
+    return "" if error else hint
 
 
 cpdef object no_ndarray(object a, str name):
@@ -100,7 +103,7 @@ cpdef object no_ndarray(object a, str name):
     return TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}{hint}")
 
 
-cdef object array_of_items(object items):
+def _array_of_items(items):
     """In the default mode, because items of several dtypes are converted. No `with`: where memory is
     short, Cython would pass __exit__ a traceback that is NULL."""
     mode = DefaultMode()
@@ -111,10 +114,24 @@ cdef object array_of_items(object items):
         mode.__exit__()
 
 
+def _seen(a):
+    """What NumPy sees in an object of another library; None for nothing."""
+    if lies_elsewhere(a):
+        raise TypeError("it is not in CPU memory; copy it to the host first")
+    if hasattr(a, "__array__") or hasattr(a, "__array_interface__") or PyObject_CheckBuffer(a):
+        # Not asarray, which would drop a subclass that __array__ returns, and with it a mask.
+        return np.asanyarray(a)
+    return np.from_dlpack(a) if hasattr(a, "__dlpack__") else None
+
+
+cdef tuple UNREAD = (RuntimeError, TypeError, ValueError)
+
+
 cpdef object as_array(object a, str name, bint whole=True):
     """A base-class array on the memory of `a`; for a list or tuple, a new array. Nothing else is
     copied, unless the object's own method (such as `__array__`) copies. `whole`: `a` is the
     argument, not an item of it."""
+    cdef bint error
     if type(a) is ndarray:
         return a
     if isinstance(a, ndarray):
@@ -122,36 +139,25 @@ cpdef object as_array(object a, str name, bint whole=True):
     if a is ...:
         raise TypeError(f"{name}: expected an array; it is missing")
     if isinstance(a, SEQUENCES):
-        items = as_tuples(a, name)
-        try:
-            return array_of_items(items)
-        except (RuntimeError, TypeError, ValueError) as error:
-            if is_callers(error):
-                raise
-            raise TypeError(f"{name}: expected an array of numbers: {error}") from None
+        seen = attempt(&error, UNREAD, _array_of_items, (as_tuples(a, name),))
+        if not error:
+            return seen
+        if is_callers(seen):
+            raise seen
+        raise TypeError(f"{name}: expected an array of numbers: {seen}")
     what = type_name(a)
     if isinstance(a, SCALARS):
         is_number = isinstance(a, (int, float, np.number)) and not isinstance(a, bool)
         hint = "; np.full makes an array of it" if is_number and name in PER_CHANNEL else ""
         raise TypeError(f"{name}: expected an array, got {what}{hint}")
-    try:
-        if lies_elsewhere(a):
-            raise TypeError("it is not in CPU memory; copy it to the host first")
-        if (hasattr(a, "__array__") or hasattr(a, "__array_interface__")
-                or PyObject_CheckBuffer(a)):
-            # Not asarray, which would drop a subclass that __array__ returns, and with it a mask.
-            seen = np.asanyarray(a)
-        elif hasattr(a, "__dlpack__"):
-            seen = np.from_dlpack(a)
-        else:
-            seen = None
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+    seen = attempt(&error, (*UNREAD, BufferError), _seen, (a,))
+    if error:
         hint = from_torch(a, name if whole else "it")
         problem = f"{name}: this {what} cannot be viewed as a NumPy array"
-        if is_callers(error) and not is_tensor(a):
-            error.add_note(problem + hint)
-            raise
-        raise TypeError(f"{problem}: {str(error).rstrip('.')}{hint}") from error
+        if is_callers(seen) and not is_tensor(a):
+            seen.add_note(problem + hint)
+            raise seen
+        raise TypeError(f"{problem}: {str(seen).rstrip('.')}{hint}") from seen
     if seen is None:
         hint = f"; pass {name}.toarray()" if hasattr(type(a), "toarray") else ""
         if what.startswith("autograd."):
@@ -178,27 +184,31 @@ cpdef bint as_flag(object value, str name) except -1:
     raise TypeError(f"{name}: expected True or False, got {shown(value)}")
 
 
+def _number(value):
+    """Any real number as a float."""
+    kind = value.dtype.kind if isinstance(value, WITH_DTYPE) else ""
+    if (isinstance(value, NO_NUMBERS) or (kind and kind not in "fiubV")
+            or (isinstance(value, ndarray) and value.ndim)):
+        raise TypeError
+    return <double>value
+
+
+cdef tuple NOT_CONVERTED = (OverflowError, TypeError, ValueError)
+
+
 cpdef double as_real(object value, str name, str expected, double least=-INFINITY,
                      double most=INFINITY) except? -1:
     """Convert any finite real number, within bounds if there are any."""
-    cdef double number
-    try:
-        if type(value) is float:
-            number = value
-        else:
-            kind = value.dtype.kind if isinstance(value, WITH_DTYPE) else ""
-            if (isinstance(value, NO_NUMBERS) or (kind and kind not in "fiubV")
-                    or (isinstance(value, ndarray) and value.ndim)):
-                raise TypeError
-            number = value
-        if not (isfinite(number) and least <= number <= most):
-            raise ValueError
-    except (OverflowError, TypeError, ValueError) as error:
-        if is_callers(error):
-            raise
-        if isinstance(error, TypeError):
-            raise TypeError(f"{name}: expected a real number, got {shown(value)}") from None
-        raise ValueError(f"{name}: expected {expected}, got {shown(value)}") from None
+    cdef bint error = False
+    number = value
+    if type(value) is not float:
+        number = attempt(&error, NOT_CONVERTED, _number, (value,))
+        if error and is_callers(number):
+            raise number
+        if error and isinstance(number, TypeError):
+            raise TypeError(f"{name}: expected a real number, got {shown(value)}")
+    if error or not (isfinite(number) and least <= number <= most):
+        raise ValueError(f"{name}: expected {expected}, got {shown(value)}")
     return number
 
 
@@ -211,12 +221,12 @@ cpdef double as_epsilon(object epsilon, str name="epsilon") except? -1:
 
 cpdef object as_index(object value, str name, str expected, object least=None, object most=None):
     """Convert any object that is an integer, within bounds if there are any."""
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        if is_callers(error):
-            raise
-        raise TypeError(f"{name}: expected {expected}, got {shown(value)}") from None
+    cdef bint error
+    number = attempt(&error, TypeError, operator.index, (value,))
+    if error and is_callers(number):
+        raise number
+    if error:
+        raise TypeError(f"{name}: expected {expected}, got {shown(value)}")
     if least is not None and number < least:
         raise ValueError(f"{name}: expected at least {least}, got {shown(number)}")
     if most is not None and number > most:

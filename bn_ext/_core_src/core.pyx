@@ -61,6 +61,7 @@ cdef object new_tuple = tuple.__new__
 
 include "c.pxi"
 include "dtypes.pxi"
+include "attempts.pxi"
 include "messages.pxi"
 include "fp_mode.pxi"
 include "roles.pxi"

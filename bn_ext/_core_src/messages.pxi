@@ -13,15 +13,15 @@ cdef str shortened(str text):
 def shown(value):
     """A value's repr for a message, shortened; if repr fails, the value's type. What is missing is
     ``...``."""
+    cdef bint error
     if value is ...:
         return "nothing"
-    try:
-        # reprlib reads no more of nested containers than it shows.
-        text = reprlib.repr(value) if isinstance(value, CONTAINERS) else repr(value)
-        text = str.__getitem__(text, slice(None))  # a plain str, not of a subclass
-    except Exception:
+    # reprlib reads no more of nested containers than it shows.
+    show = reprlib.repr if isinstance(value, CONTAINERS) else repr
+    text = attempt(&error, Exception, show, (value,))
+    if error:
         return "an object of type " + type_name(value)
-    return shortened(text)
+    return shortened(str.__getitem__(text, slice(None)))  # a plain str, not of a subclass
 
 
 cdef str type_name(object a):
@@ -42,13 +42,11 @@ def any_of(names):
 
 cdef bint holds_numbers(object a) except -1:
     """Can the array be converted to floating-point numbers?"""
+    cdef bint error
     if a.dtype.kind != "O":
         return a.dtype.kind in "fiub"
-    try:
-        np.asarray(a, np.float64)
-    except Exception:
-        return False
-    return True
+    attempt(&error, Exception, np.asarray, (a, np.float64))
+    return not error
 
 
 cdef object wrong_dtype(str name, object a, object dtype, str expected, str to=""):

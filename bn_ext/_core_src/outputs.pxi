@@ -83,10 +83,9 @@ cdef str in_place_text(Call c, int role):
 cdef bint share_memory(object a, object b) except -1:
     """Do two arrays share memory? True if bounded work cannot tell: for some strides, an exact
     answer takes forever."""
-    try:
-        return np.shares_memory(a, b, max_work=10000)
-    except RuntimeError:  # TooHardError
-        return True
+    cdef bint error  # TooHardError
+    shared = attempt(&error, RuntimeError, np.shares_memory, (a, b, 10000))
+    return error or shared
 
 
 # ---- new arrays -----------------------------------------------------------------
@@ -119,11 +118,14 @@ cdef class Block:
 
 cdef object allocated(object make, object shape, object dtype):
     """An array made by np.empty or np.zeros. If memory is short, what is kept gives way."""
-    try:
-        return make(shape, dtype)
-    except MemoryError:
-        if not bn_release_parked():
-            raise
+    cdef bint error
+    made = attempt(&error, (MemoryError, ValueError), make, (shape, dtype))
+    if not error:
+        return made
+    if isinstance(made, ValueError):  # larger than all memory
+        raise MemoryError(f"bn_ext: {made}")
+    if not bn_release_parked():
+        raise made
     return make(shape, dtype)
 
 
@@ -201,9 +203,6 @@ cdef object new_results(Call c, tuple arrays):
 cdef object new_sums(Call c):
     """The sums before C fills them in: zeros."""
     cdef int role = STATE if c.exact else SUMS
-    try:
-        sums = allocated(np_zeros, expected_shape(c, role), INT64 if c.exact else FLOAT64)
-    except ValueError:
-        raise MemoryError("bn_ext: no memory for the sums") from None
+    sums = allocated(np_zeros, expected_shape(c, role), INT64 if c.exact else FLOAT64)
     pin_new(c, role, sums)
     return sums

@@ -16,8 +16,9 @@
 
 void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes);
 
-/* An order of axes as bytes: two for each axis, slowest first, those of length 1 last: the axis,
- * plus 128 if it is the channel axis, and the next byte of a hash of src's shape. */
+/* An order of axes as bytes, two for each axis: first the axes, slowest first, those of length 1
+ * last, in a byte each, or in two bits of the first byte if there are up to four; then what tells
+ * src's shape and the channel axis. */
 static inline ptrdiff_t bn_bytes_of_axes(int ndim) {
     return 2 * (ptrdiff_t)ndim;
 }
@@ -25,7 +26,7 @@ static inline ptrdiff_t bn_bytes_of_axes(int ndim) {
 void bn_write_axes(const bn_view *src, int channel_axis, const bn_axes *axes, unsigned char *to);
 
 /* Set `axes` to an order that bn_write_axes wrote. False if the bytes are none for src. */
-bool bn_read_axes(const unsigned char *order, const bn_view *src, int channel_axis, bn_axes *axes);
+bool bn_read_axes(const unsigned char *from, const bn_view *src, int channel_axis, bn_axes *axes);
 
 /* Can kernels walk `view` in this order, as bn_problem wants it? */
 bool bn_follows(const bn_view *view, const bn_axes *axes);

@@ -1,6 +1,7 @@
 """A call whose first, second, third, ... allocation fails: MemoryError, and nothing written.
 
-If no error is raised, the bits are right. No call keeps a block.
+If no error is raised, the bits are right. No call keeps a block. A call that is refused anyway, of
+each row of test_refused.py, raises MemoryError or its own error.
 Run by test_memory.py with fail_malloc.c preloaded:
 
     LD_PRELOAD=fail_malloc.so PYTHONMALLOC=malloc python tests/programs/no_memory.py
@@ -10,13 +11,16 @@ import ctypes
 import functools
 import sys
 from pathlib import Path
+from types import FunctionType
 
 import numpy as np
 
 import bn_ext
 
-sys.path.append(str(Path(__file__).parent.parent / "shared"))
+sys.path += [str(Path(__file__).parent.parent / "shared"), str(Path(__file__).parent.parent)]
 import members
+import refusals
+import test_refused
 from cases import DATA_DTYPES
 
 library = ctypes.CDLL(None)
@@ -30,13 +34,13 @@ MOST = 2000
 CALLS, ROUNDS = 10, 10
 
 
-def attempt(call, n):
+def attempt(call, n, errors=MemoryError):
     """(did the n-th allocation happen and fail, the result or None, the exception or None)."""
     result = raised = None
     try:
         library.fail_after(n)
         result = call()
-    except MemoryError as error:
+    except errors as error:
         raised = error.with_traceback(None)  # a traceback holds this frame, and so the error
     while True:
         try:
@@ -136,7 +140,48 @@ def calls(a, layout):
             yield functools.partial(call, out=None)
 
 
+def refused_calls():
+    """A call of each row, in one of the functions that refuse it."""
+    p = members.problem(np.random.default_rng(0), (6, 4, 5), "NXC")
+    rows = {id(call.values[1]): call.values for call in test_refused.CALLS}
+    for name, row in rows.values():
+        texts = [a for a in row.change.values() if type(a) in (np.ndarray, np.timedelta64)]
+        if any(a.dtype.kind in "Um" for a in texts):  # whose repr in NumPy ends the process
+            continue
+        changed = {
+            argument: value(p) if type(value) is FunctionType else value
+            for argument, value in row.change.items()
+        }
+        given = refusals.arguments(p, name)
+        if name in refusals.RESULTS:
+            given["out"] = refusals.as_out(name, refusals.outs(p, name))
+        if name == "inference" and isinstance(changed.get("out"), tuple):
+            changed["out"] = changed["out"][0]
+        given |= changed
+        yield functools.partial(members.function_of(name), **given), row
+
+
+def check_refused(call, row):
+    """Fail each allocation in turn until the call has no more; return how many there are."""
+    kinds = row.kind if isinstance(row.kind, tuple) else (row.kind,)
+    # NumPy and CPython raise a SystemError in a few places that run out of memory.
+    errors = (*kinds, TypeError, ValueError, MemoryError, SystemError)
+    arrays = list(refusals.arrays_in(call.keywords.values()))
+    before = bits(arrays)
+    attempt(call, -1, errors)  # what NumPy makes once is made
+    for n in range(MOST):
+        failed, _, raised = attempt(call, n, errors)
+        assert raised is not None, f"allocation {n}: not refused"
+        assert bits(arrays) == before, f"allocation {n}: written, then {raised!r}"
+        if not failed:
+            assert isinstance(raised, kinds), f"no allocation failed, but {raised!r}"
+            return n
+    raise AssertionError(f"more than {MOST} allocations")
+
+
 def main():
+    refusals_made = [check_refused(*each) for each in refused_calls()]
+    assert len(refusals_made) > 300
     counts = []
     for shape, layout in SHAPES:
         for data in DATA_DTYPES:
@@ -146,7 +191,8 @@ def main():
                     if data == "float32":
                         check_freed(call, counts[-1])
     assert min(counts) >= 2  # any call makes two; fewer would mean that failures go unseen
-    print(f"{sum(counts)} allocations failed in {len(counts)} calls")
+    for each in (refusals_made, counts):
+        print(f"{sum(each)} allocations failed in {len(each)} calls")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from importlib import import_module
 
 import numpy as np
 from calls import call, in_child, main, region
+from cases import placed
 from fp_modes import fp_mode, fp_mode_in_effect
+from members import calls, laid, problem
 
 import bn_ext
 from bn_ext import _core
@@ -91,6 +93,22 @@ def a_million():
     x, v = np.ones((2, 3000, 4), np.float32), np.ones(3000, np.float32)
     bn_ext.batch_norm_backward(x, x, v, v, epsilon=1, data_format="NCX", num_threads=10**6)
     return [*_core.last_call().values()][:2]
+
+
+def alone():
+    """Threads that exist before and after calls of each kind on one thread, of whose operands some
+    are copied and some have a gate that is made; then after one on three.
+    """
+    counts = [len(os.listdir("/proc/self/task"))]
+    for shape, data_format in (((4000, 60), "NXC"), ((30, 40, 200), "NCX")):
+        p = problem(np.random.default_rng(0), shape, data_format)
+        spread = laid(p, lambda a: placed(a, "spread", order=range(a.ndim)[::-1]))
+        for q in (p, spread, laid(p, lambda a: placed(a, "gaps"))):
+            for each in calls(q, data_format=data_format, num_threads=1):
+                each()
+            counts.append(len(os.listdir("/proc/self/task")))
+    used(40_000, 3)
+    return [*counts, len(os.listdir("/proc/self/task"))]
 
 
 # ---- floating-point modes ---------------------------------------------------------------

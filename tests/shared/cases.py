@@ -1,5 +1,6 @@
 """Problems for the tests: one dtype table, operands by name, arrays of any layout and place."""
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
@@ -116,8 +117,7 @@ class Family(Problem):
 
 def packed(gate, like, data_format):
     """A gate as the workspace has it: a bit per element in like's memory order, low bits first;
-    then that order, two bytes per axis: its number, with a mark if it is the channels'; the next
-    byte of a hash of the shape.
+    then that order and what tells the shape, two bytes per axis.
     """
     order, channels = full_order(like), 1 if data_format == "NCX" else like.ndim - 1
     passes = np.packbits(gate.transpose(order).ravel(), bitorder="little")
@@ -125,18 +125,20 @@ def packed(gate, like, data_format):
 
 
 def order_bytes(shape, order, channels):
-    """What is behind the bits of a workspace."""
-    hashed, low = 0, 2**64 - 1
+    """What is behind the bits of a workspace: the order, in a byte for each axis or, of up to four,
+    in one byte; then a hash, but of two axes the shorter length, 20 bits, and what tells the other.
+    """
+    hashed, low = channels, 2**64 - 1
     for length in shape:
         hashed = (hashed ^ length) + 0x9E3779B97F4A7C15 & low
         hashed = (hashed ^ hashed >> 30) * 0xBF58476D1CE4E5B9 & low
         hashed = (hashed ^ hashed >> 27) * 0x94D049BB133111EB & low
         hashed ^= hashed >> 31
-    pairs = [
-        (axis + 128 * (axis == channels), hashed >> 8 * (k % 8) & 255)
-        for k, axis in enumerate(order)
-    ]
-    return np.array(pairs, np.uint8).ravel()
+    if len(shape) == 2 and 0 < min(shape) < 2**20:
+        hashed = 16 * min(shape) + 8 * (shape[0] < shape[1]) + math.prod(shape) % 8
+    axes = [*order] if len(order) > 4 else [sum(axis << 2 * k for k, axis in enumerate(order))]
+    mark = [hashed >> 8 * (k % 8) & 255 for k in range(2 * len(order) - len(axes))]
+    return np.array(axes + mark, np.uint8)
 
 
 # ---- where an array lies ------------------------------------------------------

@@ -200,6 +200,7 @@ def calls(p, **options):
         if member.function == "backward":
             yield functools.partial(bn_ext.GradientSums, **taken_by("GradientSums", arguments))
             shared = {"data_format": p.data_format, "exact": "exact" in arguments}
+            shared["num_threads"] = options.get("num_threads")
             sums = bn_ext.GradientSums(p.src, p.diff_dst, p.mean, **shared)
             if not sums.exact:
                 sums._sums = p.sums
