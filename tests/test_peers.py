@@ -292,7 +292,7 @@ def test_tensors_that_cannot_be_seen(make, advice):
         with pytest.raises(TypeError, match=f"^{name}: .*{advice.replace('src', 'it')}"):
             call([tensor])
     for name, call in {
-        "out: dst": lambda a: bn_ext.batch_norm_training(src, epsilon=1, out=(a, None, None)),
+        "dst in out": lambda a: bn_ext.batch_norm_training(src, epsilon=1, out=(a, None, None)),
         "workspace": lambda a: bn_ext.batch_norm_training(src, epsilon=1, relu=True, workspace=a),
         "running_mean": lambda a: bn_ext.batch_norm_training(
             src, epsilon=1e-3, **running | {"running_mean": a}
