@@ -145,6 +145,51 @@ def test_folders_of_c_include_only_from_floors_below():
             assert folder == own or floor[folder] < floor[own], f"{path} includes from {folder}"
 
 
+def test_every_mutant_has_its_place(monkeypatch, capsys):
+    """A change of a name or of a line says at once which rows of tests/mutants go with it."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git clone")
+    mutate = load(ROOT / "tests" / "mutants" / "mutate.py")
+    assert mutate.main(["--list"]) == 0, capsys.readouterr().out
+    assert len(mutate.table()) <= 200
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "name", "broken"),
+    [
+        (
+            "a.py",
+            "def f():\n    return 1\n\n\ndef g():\n    return 1\n",
+            "g",
+            "g():\n    return 2\n",
+        ),
+        (
+            "a.c",
+            "int f(void)\n{\n    return 1;\n}\n\nint g(void) {\n    return 1;\n}\n",
+            "f",
+            "f(void)\n{\n    return 2",
+        ),
+        ("a.c", "#define F \\\n    return 1\n#define G return 1\n", "G", "#define G return 2"),
+        ("a.py", "def f():\n    return 1\n", "g", "no definition of g"),
+        ("a.py", "def f():\n    return 3\n", "f", "0 places in f, not one"),
+        (
+            "a.c",
+            "int f(void) {\n    if (x) return 1;\n    return 1;\n}\n",
+            "f",
+            "2 places in f, not one",
+        ),
+    ],
+)
+def test_a_mutant_is_within_its_function(file, text, name, broken):
+    mutate = load(ROOT / "tests" / "mutants" / "mutate.py")
+    row = mutate.Mutant(file, (), name, "", "return", "1", "2", "")
+    if "not one" in broken or "no def" in broken:
+        with pytest.raises(LookupError, match=broken):
+            row.applied(text)
+    else:
+        assert broken in row.applied(text)
+
+
 # ---- building -----------------------------------------------------------------
 
 #: What gcc knows of the flags that would change bits or the floating-point mode.
