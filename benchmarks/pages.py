@@ -90,7 +90,10 @@ def picture(path, rows=1, columns=1, *, size, dpi):
     import matplotlib.pyplot as plt
 
     plt.rcParams.update(dict.fromkeys(INK, GREY))
+    # In an SVG file, text is text, and the same picture has the same bytes.
+    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "bn_ext"})
     figure, panels = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     yield figure, panels
-    figure.savefig(path, dpi=dpi, transparent=True)
+    dated = {"metadata": {"Date": None}} if str(path).endswith(".svg") else {}
+    figure.savefig(path, dpi=dpi, transparent=True, **dated)
     plt.close(figure)
