@@ -198,6 +198,27 @@ def test_nan_and_inf_go_where_the_formula_puts_them(
                 assert not np.signbit(got[np.isnan(got)]).any()
 
 
+#: What vectors that may be absent count as.
+INSTEAD = {"gamma": 1, "beta": 0, "diff_diff_gamma": 0, "diff_diff_beta": 0}
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("data", dict(DTYPES))
+@pytest.mark.parametrize("name", MEMBERS)
+def test_absent_vectors_are_ones_and_zeros(rng, name, data, is_training):
+    """Each alone, and all; but a 0 may have another sign."""
+    member, options = MEMBERS[name], {"is_training": is_training}
+    names = [each for each in members.FUNCTIONS[member.function].operands if each in INSTEAD]
+    for absent in (names, *[[each] for each in names]):
+        p = members.problem(rng, (6, 5, 7), "NXC", data)
+        given = {each: np.full_like(p.gamma, INSTEAD[each]) for each in absent}
+        found, _ = member.call(p, dict.fromkeys(absent), **options)
+        want, _ = member.call(p, given, **options)
+        for a, b in zip(found, want, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
 READ_VARIANCE = [name for name in MEMBERS if "variance" in VECTORS.get(name, ())]
 
 

@@ -49,13 +49,13 @@ FRAGILE = {
 
 @pytest.mark.parametrize("statement", FRAGILE)
 def test_what_cython_makes_is_safe_without_memory(statement):
-    made = ROOT / "bn_ext" / "_core" / "core.c"
+    made = ROOT / "bn_ext" / "_core_src" / "core.c"
     if not made.exists():
         pytest.skip("the core was not compiled here")
     text = made.read_text(encoding="utf-8")
     first = text.index("static const char* const __pyx_f[] = {")
     files = re.findall(r'^  "(.*)",$', text[first : text.index("};", first)], re.M)
-    assert "bn_ext/_core/core.pyx" in files, files
+    assert "bn_ext/_core_src/core.pyx" in files, files
     found = []
     for match in re.finditer(FRAGILE[statement], text):
         file, line = re.search(r"__PYX_ERR\((\d+), (\d+),", text[match.end() :]).groups()
