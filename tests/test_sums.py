@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shape
+from cases import COPIES, DATA_DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shape
 from exact_sums import (
     BEYOND,
     BITS,
@@ -126,7 +126,7 @@ def test_elements_are_counted_without_channels(kind, exact):
         counted += [(total - first, 3), (total - total, 0)]
         with pytest.raises(ValueError, match="expected a part of the sum for -"):
             second - first
-    for (sums, n), again in itertools.product(counted, (lambda a: a, *COPIES)):
+    for (sums, n), again in itertools.product(counted, (lambda a: a, *COPIES.values())):
         assert again(sums).count == n
     assert first != second
     assert total == second + first
@@ -308,16 +308,6 @@ def numbers(rng, data):
     return values.astype(dtype(data))
 
 
-COPIES = [
-    *(
-        lambda sums, protocol=protocol: pickle.loads(pickle.dumps(sums, protocol))
-        for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)
-    ),
-    copy.copy,
-    copy.deepcopy,
-]
-
-
 @of_both_kinds
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_copies_and_pickles(rng, data, exact):
@@ -326,7 +316,7 @@ def test_copies_and_pickles(rng, data, exact):
     for data_of_part in (src, src[:0]):
         for kind, more in ((Statistics, ()), (GradientSums, (data_of_part, mean))):
             sums = kind(data_of_part, *more, exact=exact)
-            for make, one in itertools.product(COPIES, (sums, sums + sums)):
+            for make, one in itertools.product(COPIES.values(), (sums, sums + sums)):
                 again = make(one)
                 assert again == one
                 assert found(again) == found(one)
