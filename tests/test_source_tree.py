@@ -1,6 +1,7 @@
 """A clone: its import, compiled or not, and the versions of its linters."""
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import time
 import tomllib
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fp_modes import X86
@@ -36,6 +38,27 @@ def test_hooks_have_the_versions_of_the_linters():
     names = {name.removeprefix("mirrors-").removesuffix("-pre-commit"): v for name, v in found}
     assert len(pins) == 5
     assert pins == {name: names[name] for name in pins}
+
+
+class Item:
+    """A test as pytest collects it."""
+
+    def __init__(self, name, **params):
+        self.nodeid, self.callspec = f"{name}[{params}]", SimpleNamespace(params=params)
+
+
+def test_in_the_fast_tests_each_two_values_meet():
+    """Of three parameters or more; other tests are all there."""
+    names, kinds, sizes = ["a", "b", "c"], [int, float, str], [2**70, 2**80, 2**90, 2**100]
+    cube = [Item("f", n=n, k=k, s=s) for n, k, s in itertools.product(names, kinds, sizes)]
+    plane = [Item("g", n=n, k=k) for n, k in itertools.product(names, kinds)]
+    beyond = load(ROOT / "tests" / "conftest.py").beyond_pairs([*cube, *plane])
+    kept = [each.callspec.params for each in cube if each not in beyond]
+    assert not beyond & {*plane}
+    assert len(kept) <= 15
+    for one, other in itertools.combinations("nks", 2):
+        met = {(params[one], params[other]) for params in kept}
+        assert len(met) == len({(e.callspec.params[one], e.callspec.params[other]) for e in cube})
 
 
 #: What Cython 3.3.1 makes of some statements loses or lacks a reference when memory is short.
