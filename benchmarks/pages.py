@@ -75,10 +75,19 @@ def write_rows(name, said, heading, lines):
 
 
 def put_rows(name, page, said, heading, lines, shown):
-    """Write all rows to docs/NAME.csv, and put the table of those that are `shown` into a page."""
+    """Write all rows to docs/NAME.csv, and put the table of those that are `shown` into a page: what
+    all of them have in common stands above it, since a phone shows few columns.
+    """
     write_rows(name, said, heading, lines)
-    table = markdown(heading, [line for line in lines if shown(line)])
-    put(name, page, f"{short(said) if '; ' in said else said}:\n\n{table}\n")
+    said = short(said) if "; " in said else said
+    columns, kept = zip(*filter(shown, lines), strict=True), []
+    for title, column in zip(heading, columns, strict=True):
+        if len({*column}) > 1 or len(column) == 1:
+            kept.append([title, *column])
+        else:
+            said += f"; {title} {column[0]}"
+    first, *rest = zip(*kept, strict=True)
+    put(name, page, f"{said}:\n\n{markdown(first, rest)}\n")
 
 
 @contextmanager
