@@ -39,6 +39,17 @@ SMOKE = {
 }  # fmt: skip
 
 
+#: Slow tests of the judge with kernels in NumPy, which no instruction set changes: the whole suite
+#: alone has them.
+OF_NO_LEVEL = {
+    "test_a_straightforward_kernel_in_long_doubles_passes",
+    "test_a_relu_and_an_addition",
+    "test_subnormal_numbers_that_count_as_0_are_weak_arithmetic",
+    "test_expected_values_are_those_of_fractions",
+    "test_files",
+}
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects by markers
 def pytest_collection_modifyitems(config, items):
     seen = set()
@@ -52,6 +63,7 @@ def pytest_collection_modifyitems(config, items):
         left_out |= {item for item in items if item.get_closest_marker("slow")}
     if config.option.markexpr == "quick":
         left_out |= beyond_pairs(items)
+        left_out |= {item for item in items if item.originalname in OF_NO_LEVEL}
     items[:], out = (
         [item for item in items if (item in left_out) == which] for which in (False, True)
     )
