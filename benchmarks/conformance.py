@@ -205,8 +205,9 @@ def tables(said, rows):
     for operation, title in OPERATIONS.items():
         lines = [
             [about["name"], *(n or "" for n in counts(by[module], operation).values())]
-            for module, about in said.items() if operation in about["operations"]
-        ]  # fmt: skip
+            for module, about in said.items()
+            if operation in about["operations"]
+        ]
         parts.append(f"### {title}\n\n{pages.markdown(['package', *COLUMNS], lines)}\n")
     return "\n".join(parts)
 

@@ -159,8 +159,9 @@ def page(runs, found):
     said = "\n".join(dict.fromkeys(machines))
     first = textwrap.fill(
         f"NumPy's formula takes {of_numpy(found):.0f} times as long as bn_ext: the median of the "
-        "float32 gradient in these shapes, in both layouts, behind a pass.", width=120
-    )  # fmt: skip
+        "float32 gradient in these shapes, in both layouts, behind a pass.",
+        width=120,
+    )
     return f"ResNet-50's shapes, {said}:\n\n{summary(shown)}\n\n{first}\n"
 
 

@@ -75,8 +75,8 @@ def write_rows(name, said, heading, lines):
 
 
 def put_rows(name, page, said, heading, lines, shown):
-    """Write all rows to docs/NAME.csv, and put the table of those that are `shown` into a page: what
-    all of them have in common stands above it, since a phone shows few columns.
+    """Write all rows to docs/NAME.csv, and put the table of those that are `shown` into a page.
+    What all of these have in common stands above it, since a phone shows few columns.
     """
     write_rows(name, said, heading, lines)
     said = short(said) if "; " in said else said

@@ -46,8 +46,9 @@ def test_command_line(example, monkeypatch, tmp_path, capsys):
     first, *others = capsys.readouterr().out.splitlines()
     numbers = re.fullmatch(
         r"a training step takes (\S+) ms, (\d+)% of it in bn_ext; with NumPy's formula (\S+) ms, "
-        r"(\d+)% in the formula: (\S+) times as long", first
-    )  # fmt: skip
+        r"(\d+)% in the formula: (\S+) times as long",
+        first,
+    )
     ours, our_share, numpys, numpys_share, ratio = map(float, numbers.groups())
     assert abs(numpys / ours / ratio - 1) < 0.1
     assert all(0 < share < 100 for share in (our_share, numpys_share))

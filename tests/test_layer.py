@@ -21,7 +21,7 @@ from cases import (
     all_bits,
     bits,
     dtype,
-)  # fmt: skip
+)
 
 import bn_ext
 

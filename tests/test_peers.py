@@ -122,7 +122,7 @@ def test_our_layer_goes_on_where_torchs_module_stopped(data, affine, momentum):
     module = torch.nn.BatchNorm2d(5, EPSILON, momentum, affine, dtype=kind)
     layer = bn_ext.BatchNorm(
         5, epsilon=EPSILON, exponential_avg_factor=momentum, data_format="NCX", affine=affine
-    )  # fmt: skip
+    )
     rng = np.random.default_rng(0)
     for turn in range(4):
         p = problem((3, 5, 7, 6), data=data)

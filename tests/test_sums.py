@@ -22,7 +22,7 @@ from exact_sums import (
     rounded,
     state_of,
     statistics,
-)  # fmt: skip
+)
 from fp_modes import fp_mode
 
 import bn_ext
@@ -366,8 +366,9 @@ def test_equality_is_of_values(rng, exact):
     ):  # fmt: skip
         assert one != different
     for different in (
-        GradientSums(src, src, mean + 1, exact=exact), GradientSums(src, other, mean, exact=exact)
-    ):  # fmt: skip
+        GradientSums(src, src, mean + 1, exact=exact),
+        GradientSums(src, other, mean, exact=exact),
+    ):
         assert of_gradient != different
     nothing = [GradientSums(src, 0 * src, about, exact=exact) for about in (mean, mean + 1)]
     assert nothing[0] != nothing[1]

@@ -97,8 +97,9 @@ def follow(text, call, given):
     named = "|".join(given)
     said = re.findall(
         rf"(?:pass|if not,|or) ((?:np\.|(?=\w+\.(?:filled|toarray))).*?\b({named})\b.*?\))"
-        "(?= for|, which|, and|, or|;|$)", text
-    )  # fmt: skip
+        "(?= for|, which|, and|, or|;|$)",
+        text,
+    )
     assert said or not re.search(r"pass (np\.|\w+\.(filled|toarray))", text)
     for advice, name in said:
         value = eval(advice, {"np": np, "ml_dtypes": ml_dtypes, name: given[name], "value": 0.0})
