@@ -119,8 +119,9 @@ cdef int warn_of_negative(Call c) except -1:
     """Let NumPy warn of the root of a negative number, under the caller's np.errstate: where a
     variance plus epsilon is negative, results are NaN."""
     cdef double value[VARIANCES]
+    cdef double least = -c.problem.epsilon
     cdef bn_vector variance
-    cdef Py_ssize_t first, i, n
+    cdef Py_ssize_t first, i, n, negative = 0
     if c.dry or c.is_empty or not has(c, VARIANCE) or not is_read(c, VARIANCE):
         return 0
     variance = vector_of(c, VARIANCE)
@@ -128,9 +129,9 @@ cdef int warn_of_negative(Call c) except -1:
         n = min(VARIANCES, c.channels - first)
         vector_read(&variance, first, n, value)
         for i in range(n):
-            if value[i] + c.problem.epsilon < 0:
-                np.sqrt(-1.0)
-                return 0
+            negative += value[i] < least
+    if negative:
+        np.sqrt(-1.0)
     return 0
 
 
