@@ -333,9 +333,11 @@ def batch_norm_backward(  # type: ignore[no-untyped-def]  # types: see the overl
     in memory: not on the CPU, the number of threads, alignment, `out`, the dtype of a vector that
     holds the same values, or the floating-point mode of the caller.
 
-    No warning is given for NaN, infinite, or negative variances: the result is what IEEE arithmetic
-    makes of the formula, in float32 unless the data is float64: a mean beyond its range is
-    infinite. An empty problem gives an empty diff_src, and zeros for diff_gamma and diff_beta.
+    Where a variance plus epsilon is negative, the result is NaN, with NumPy's RuntimeWarning of an
+    invalid value, which ``np.errstate(invalid=...)`` controls. For NaN and infinite values it is
+    what IEEE arithmetic makes of the formula, in float32 unless the data is float64: a mean beyond
+    its range is infinite. An empty problem gives an empty diff_src, and zeros for diff_gamma and
+    diff_beta.
 
     Examples
     --------

@@ -390,8 +390,12 @@ class BatchNorm:
         """Convert src; its channels must fit the layer."""
         data = _core.as_array(src, "src")
         axis = self._channel_axis
-        refused = data.ndim < 2 or (data.ndim > 2 and self.data_format is None)  # by the functions
-        if refused or data.shape[axis] == self.channels:
+        if data.ndim > 2 and self.data_format is None:
+            raise ValueError(
+                "data_format: expected 'NXC' (channels last) or 'NCX' (channels on axis 1) in the "
+                f"call of BatchNorm, because src has shape {data.shape}; it is missing there"
+            )
+        if data.ndim < 2 or data.shape[axis] == self.channels:  # the functions refuse the former
             return data
         other, format_ = (1, "NCX") if axis == -1 else (-1, "NXC")
         fits = data.shape[other] == self.channels

@@ -174,17 +174,17 @@ def test_names_of_layouts(rng, name, layout, ndim):
 
 HERE = {
     "training": "eps epsilon, input src, x src, weight gamma, scale gamma, bias beta, "
-                "running_var running_variance, moving_mean running_mean, ddof correction, "
-                "residual src_1",
+    "running_var running_variance, moving_mean running_mean, ddof correction, "
+    "residual src_1",
     "inference": "eps epsilon, running_var variance, save_mean mean, bias beta, z src_1",
     "backward": "eps epsilon, dout diff_dst, grad_output diff_dst, save_mean mean, "
-                "saved_mean mean, training is_training",
+    "saved_mean mean, training is_training",
     "double_backward": "eps epsilon, dy diff_dst, save_var variance, mu mean",
     "statistics_backward": "weight gamma, var variance",
     "Statistics": "x src",
     "GradientSums": "x src, dout diff_dst, batch_mean mean, running_var variance",
     "BatchNorm": "eps epsilon, num_features channels",
-}  # fmt: skip
+}
 AXIS = (
     r", which is called data_format here: 'NXC' \(channels last\) or 'NCX' \(channels on axis 1\)"
 )
@@ -314,8 +314,9 @@ def of_dask(p):
     forward = functions.batch_norm_training(src, p.gamma, p.beta, **options)
     values = src, diff_dst, p.mean, p.variance, p.gamma
     grads = functions.batch_norm_backward(*values, **options)
-    pairs = zip((*forward, *grads), (src, np.empty(4), np.empty(4), src, p.gamma, p.gamma),
-                strict=True)  # fmt: skip
+    pairs = zip(
+        (*forward, *grads), (src, np.empty(4), np.empty(4), src, p.gamma, p.gamma), strict=True
+    )
     return [*pairs, (forward.dst.compute(), src), (grads.diff_src.compute(), src)]
 
 

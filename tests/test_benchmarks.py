@@ -18,7 +18,16 @@ from bn_ext import _bench
 
 sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
 
-from benchmarks import __main__ as command, compare, pages, peers, problems, rows, views
+from benchmarks import (
+    __main__ as command,
+    compare,
+    conformance,
+    pages,
+    peers,
+    problems,
+    rows,
+    views,
+)
 from benchmarks.problems import Case, Problem
 
 BRIEFLY = ["--seconds", "1e-9"]
@@ -125,6 +134,35 @@ def test_a_busy_machine_is_named(medians, behind, said):
 
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="no groups of processes here")
+def test_what_all_rows_have_in_common_stands_above_the_table(monkeypatch, tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "page.md").write_text("<!-- x: begin -->\nold\n<!-- x: end -->\n")
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    lines = [["a", 2, 1.5], ["b", 2, 1.5], ["c", 3, 2.5]]
+    pages.put_rows("x", "page.md", "a CPU", ["name", "threads", "ms"], lines, lambda a: a[1] == 2)
+    text = "a CPU; threads 2; ms 1.5:\n\n| name |\n|---|\n| a |\n| b |\n"
+    assert f"begin -->\n{text}<!--" in (tmp_path / "page.md").read_text()
+    assert (tmp_path / "docs" / "x.csv").read_text().endswith("c,3,2.5\n")
+
+
+def test_a_square_is_the_worst_of_its_cases():
+    """Of each operation of a package; what a package decides is no mistake."""
+    said = {"one": {"operations": ["backward"]}}
+    row = ["one", "backward", "right", "double", 1, "two axes", *[""] * 7]
+    kinds = ["two axes", "small gamma", "one row", "a case with a new name", "large mean"]
+    verdicts = ["raised", "wrong", "weaker", "crashed", "not judged"]
+    rows = [[*row[:2], verdict, "", 1, kind, *row[6:]]
+            for kind, verdict in zip(kinds, verdicts, strict=True)]  # fmt: skip
+    rows[1][9] = "0"  # as of subnormal numbers that become 0
+    squares = conformance.worst(said, [row, *rows])
+    assert len(squares) == len(conformance.CASES)
+    found = {kind: colour for (*_, kind), colour in squares.items() if colour != "right"}
+    assert found == {
+        "shapes": "refused", "tiny numbers": "weaker, own rule",
+        "one row or none": "weaker, own rule", "other values": "wrong",
+    }  # fmt: skip
+
+
 def test_ctrl_c_leaves_no_process(tmp_path):
     bench = subprocess.Popen(
         [sys.executable, "-m", "benchmarks", "--peers", "numpy", "--seconds", "100"],

@@ -18,7 +18,7 @@ from exact_sums import (
     integer_of,
     statistics,
     units_of,
-)  # fmt: skip
+)
 from members import MEMBERS, problem
 from needs import needs_cpus
 

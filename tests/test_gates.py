@@ -24,7 +24,7 @@ from cases import (
     packed,
     placed,
     shape,
-)  # fmt: skip
+)
 from oracle import running
 from oracle.dtypes import DTYPES as STORED
 from oracle.values import boundary

@@ -55,9 +55,10 @@ def run(tmp_path, text, command=()):
 def test_mpi(tmp_path, ranks):
     mine = f"from mpi4py.MPI import COMM_WORLD\nsrc, diff_dst = share(COMM_WORLD.rank, {ranks})\n"
     results = run(
-        tmp_path, mine + BLOCKS["mpi"] + AFFINE + BLOCKS["each"] + RANKS,
+        tmp_path,
+        mine + BLOCKS["mpi"] + AFFINE + BLOCKS["each"] + RANKS,
         ["mpiexec", "-n", str(ranks)],
-    )  # fmt: skip
+    )
     assert results == [*expected()]
 
 

@@ -161,7 +161,7 @@ def groups(tmp_path, files, membership):
         ({"a/memory.max": f"{3 * GIB}", "a/b/memory.max": f"{GIB}"}, "0::/a/b", None, GIB),
         ({"memory.max": f"{2 * GIB}"}, "0::/", GIB, GIB),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("limited", ["RLIMIT_AS", "RLIMIT_DATA"])
 def test_memory_that_this_process_may_use(
     tmp_path, monkeypatch, files, membership, ulimit, memory, limited

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shape
+from cases import COPIES, DATA_DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shape
 from exact_sums import (
     BEYOND,
     BITS,
@@ -23,7 +23,7 @@ from exact_sums import (
     rounded,
     state_of,
     statistics,
-)  # fmt: skip
+)
 from fp_modes import fp_mode
 
 import bn_ext
@@ -127,7 +127,7 @@ def test_elements_are_counted_without_channels(kind, exact):
         counted += [(total - first, 3), (total - total, 0)]
         with pytest.raises(ValueError, match="expected a part of the sum for -"):
             second - first
-    for (sums, n), again in itertools.product(counted, (lambda a: a, *COPIES)):
+    for (sums, n), again in itertools.product(counted, (lambda a: a, *COPIES.values())):
         assert again(sums).count == n
     assert first != second
     assert total == second + first
@@ -309,16 +309,6 @@ def numbers(rng, data):
     return values.astype(dtype(data))
 
 
-COPIES = [
-    *(
-        lambda sums, protocol=protocol: pickle.loads(pickle.dumps(sums, protocol))
-        for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)
-    ),
-    copy.copy,
-    copy.deepcopy,
-]
-
-
 @of_both_kinds
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_copies_and_pickles(rng, data, exact):
@@ -327,7 +317,7 @@ def test_copies_and_pickles(rng, data, exact):
     for data_of_part in (src, src[:0]):
         for kind, more in ((Statistics, ()), (GradientSums, (data_of_part, mean))):
             sums = kind(data_of_part, *more, exact=exact)
-            for make, one in itertools.product(COPIES, (sums, sums + sums)):
+            for make, one in itertools.product(COPIES.values(), (sums, sums + sums)):
                 again = make(one)
                 assert again == one
                 assert found(again) == found(one)
@@ -377,8 +367,9 @@ def test_equality_is_of_values(rng, exact):
     ):  # fmt: skip
         assert one != different
     for different in (
-        GradientSums(src, src, mean + 1, exact=exact), GradientSums(src, other, mean, exact=exact)
-    ):  # fmt: skip
+        GradientSums(src, src, mean + 1, exact=exact),
+        GradientSums(src, other, mean, exact=exact),
+    ):
         assert of_gradient != different
     nothing = [GradientSums(src, 0 * src, about, exact=exact) for about in (mean, mean + 1)]
     assert nothing[0] != nothing[1]

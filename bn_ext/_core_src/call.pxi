@@ -158,7 +158,9 @@ cdef inline bint is_read(Call c, int role) noexcept nogil:
 
 cdef str name_of(Call c, int role):
     """The name of a role in error messages."""
-    return f"out: {NAMES[role]}" if is_output(c, role) else input_name(c, role)
+    if not is_output(c, role):
+        return input_name(c, role)
+    return "out" if c.n_outputs == 1 else f"{NAMES[role]} in out"
 
 
 cdef str input_name(Call c, int role):
@@ -249,7 +251,8 @@ cdef int check(Call c) except -1:
     if has(c, WORKSPACE):
         check_workspace(c)
     check_outputs(c)
-    return check_sharing(c)
+    check_sharing(c)
+    return warn_of_negative(c)
 
 
 cdef int fill_problem(Call c) except -1:

@@ -54,8 +54,9 @@ def digests(rank, size):
             for deal in range(3):
                 owners = [(k * k + deal) % size if deal else size - 1 for k in range(SAMPLES)]
                 mine = [k for k in range(SAMPLES) if owners[k] == rank]
-                made = layer(torch.float64 if dtype == torch.float64 else torch.float32,
-                             whole_gradients=True)  # fmt: skip
+                made = layer(
+                    torch.float64 if dtype == torch.float64 else torch.float32, whole_gradients=True
+                )
                 results = step(made, mine, dtype, memory_format)
                 results += step(made.eval(), mine, dtype, memory_format)
                 vectors = [made.weight.grad, made.bias.grad, made.running_mean, made.running_var]
