@@ -55,8 +55,7 @@ def run(
                 if what == "case":
                     name, first, limit = found, first + 1, time.monotonic() + timeout
                 else:
-                    report.findings.extend(found[0])
-                    report.differing.extend([found[1]] if found[1] else [])
+                    report.add(*found)
         except (EOFError, OSError, pickle.UnpicklingError):
             child.join(10)
         finally:

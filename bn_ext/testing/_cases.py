@@ -103,10 +103,8 @@ class Case:
         """
         kind = self.kind
         with _core.DefaultMode():
-            arrays = self._judged_arrays()
-            how = {"epsilon": self.epsilon, "axis": self.axis, "wide": np.longdouble}
-            function = getattr(formulas, f"batch_norm_{kind.operation}")
-            formula = partial(function, *arrays.values(), **how, **_options(self))
+            arrays = self.judged_arrays()
+            formula = self._formula(arrays)
             want: Any = formula()
             p = self._by_channel(arrays)
             if kind.is_forward:
@@ -121,7 +119,7 @@ class Case:
             known = self._known(p, want)
             if "running_mean" in self.results:
                 for each in bounds:
-                    self._update(values, each)
+                    self.update(values, each)
             names = [name for name in self.results if name in bounds[0]]
             if kind.is_forward and not self.src.size:
                 names = ["dst"]  # specifications differ in what the statistics are
@@ -130,7 +128,17 @@ class Case:
                 for name in names
             }
 
-    def _judged_arrays(self) -> dict[str, Any]:
+    def _formula(self, arrays: dict[str, Any]) -> Callable[..., Any]:
+        how = {"epsilon": self.epsilon, "axis": self.axis, "wide": np.longdouble}
+        function = getattr(formulas, f"batch_norm_{self.kind.operation}")
+        return partial(function, *arrays.values(), **how, **_options(self))
+
+    def values(self) -> dict[str, Any]:
+        """What is right, without limits."""
+        values: dict[str, Any] = self._formula(self.judged_arrays())()._asdict()
+        return self.update(values)
+
+    def judged_arrays(self) -> dict[str, Any]:
         """The arrays for which results are right: the function's, or exact statistics."""
         if not (self.kind.own_statistics and self.src.size):
             return self.arrays
@@ -153,18 +161,25 @@ class Case:
             known &= ~limits.gradient_open(p, self.data)
         return known
 
-    def _update(self, values: dict[str, Any], bounds: dict[str, Any]) -> None:
-        """Add an operator's running statistics."""
+    def update(
+        self, values: dict[str, Any], bounds: dict[str, Any] | None = None, *, other: bool = False
+    ) -> dict[str, Any]:
+        """Add an operator's running statistics; `other`: of the other convention."""
+        if "running_mean" not in self.results:
+            return values
+        bounds = {} if bounds is None else bounds
         m, u = self.src.size // self.src.shape[self.axis], limits.unit(limits.arithmetic(self.data))
         for name, old in OLD.items():
             batch, bound = values[name], bounds.get(name, 0.0)
             if self.kind.operation == "training":
-                share, old = np.longdouble(1 - OLD_WEIGHT), OLD_WEIGHT * old
+                weight = 1 - OLD_WEIGHT if other else OLD_WEIGHT
+                share, old = np.longdouble(1 - weight), weight * old
                 if self.kind.unbiased and name == "variance":
                     share *= m / np.longdouble(max(m - 1, 1))
                 bound = share * bound + 4 * u * (old + share * abs(batch))
                 batch = old + share * batch
             values[f"running_{name}"], bounds[f"running_{name}"] = batch, bound
+        return values
 
     def _limits(
         self, name: str, right: Any, bounds: list[dict[str, Any]], known: Any,

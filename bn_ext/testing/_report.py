@@ -5,14 +5,16 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES, dtype_of
-from bn_ext.testing._cases import ARITHMETICS, TENSORS, Case
+from bn_ext.testing._cases import ARITHMETICS, TENSORS, Case, Exact
 from bn_ext.testing._limits import arithmetic as number_of, distance, half_ulp
+from bn_ext.testing._variations import fitting
 
 #: A case's verdict is the first of these that one of its results has; the first four fail.
 VERDICTS = "crashed", "raised", "wrong", "weaker", "not judged", "refused", "right"
@@ -49,6 +51,8 @@ class Report:
     arithmetic: str = "float32"
     #: The names of cases whose results differed from call to call.
     differing: list[str] = field(default_factory=list)
+    #: For each case with wrong numbers, the variations that give them.
+    variations: list[list[str]] = field(default_factory=list, repr=False)
 
     @property
     def worst(self) -> Finding:
@@ -71,6 +75,18 @@ class Report:
     def verdicts(self) -> dict[str, str]:
         """Each case's verdict: that of its worst result."""
         return {name: found[0].verdict for name, found in self._cases().items()}
+
+    @property
+    def as_if(self) -> list[str]:
+        """The variations of the formula that give the function's numbers in all cases that fail."""
+        first, *others = self.variations or [[]]
+        return [name for name in first if all(name in names for names in others)]
+
+    def add(self, findings: list[Finding], differs: str, variations: list[str] | None) -> None:
+        """What was found in a case, as `tried` yields it."""
+        self.findings.extend(findings)
+        self.differing.extend([differs] if differs else [])
+        self.variations.extend([] if variations is None else [variations])
 
     @property
     def summary(self) -> str:
@@ -146,6 +162,8 @@ class Report:
             first, *rest = self.differing
             names = first + f" and {len(rest)} more" * bool(rest)
             lines.append(f"not the same bits in every call: {names}")
+        if self.as_if:
+            lines.append(", or ".join(f"as if {name}" for name in self.as_if))
         return [*lines, self.summary] if cases else lines
 
     def __str__(self) -> str:
@@ -258,10 +276,11 @@ def called(
 
 
 def judged(
-    case: Case, results: Mapping[str, Any], *, arithmetic: str = "float32", narrow: bool = False
-) -> list[Finding]:
+    case: Case, results: Mapping[str, Any], *, arithmetic: str = "float32", narrow: bool = False,
+    exact: Exact | None = None,
+) -> list[Finding]:  # fmt: skip
     """Compare the results of a case with the exact ones."""
-    exact = case.exact()
+    exact = case.exact() if exact is None else exact
     return [
         compared(case.name, name, result, *exact[name], data=case.data, least=case.least(name),
                  axis=case.axis, arithmetic=arithmetic, narrow=narrow)
@@ -383,12 +402,15 @@ def _number(number: Any) -> str:
 def tried(
     function: Callable[..., Any], cases: Iterable[Case], *, arithmetic: str = "float32",
     narrow: bool = False, repeats: int = 1, same_bits: bool = False, strided: bool = False,
-) -> Iterator[tuple[list[Finding], str]]:  # fmt: skip
-    """By case: what was found, and its name if results differed from call to call."""
+) -> Iterator[tuple[list[Finding], str, list[str] | None]]:  # fmt: skip
+    """By case: what was found; its name if results differed from call to call; and, if numbers are
+    wrong, the variations that give them, of those that gave them in all cases before.
+    """
     kept: list[tuple[str, str, Any, bytes]] = []  # what the call before returned
+    left: list[str] | None = None
     for case in cases:
         worst: dict[tuple[str, str], Finding] = {}
-        bits = set()
+        bits, exact, variations = set(), cache(case.exact), None
         for _ in range(max(repeats, 1 + same_bits)):
             found = called(function, case, strided=strided)
             findings = [
@@ -399,8 +421,14 @@ def tried(
             if isinstance(found, Finding):
                 findings, kept = [*findings, found], []
             else:
-                findings += judged(case, found, arithmetic=arithmetic, narrow=narrow)
+                findings += judged(case, found, arithmetic=arithmetic, narrow=narrow, exact=exact())
                 kept = _bytes(case, found)
+                for each in findings:
+                    wrong = each.verdict == "wrong" and np.isfinite((each.got, each.expected)).all()
+                    if wrong and each.case == case.name and each.element and left != []:
+                        arrays = {name: array for _, name, array, _ in kept if name in exact()}
+                        at = each.result, each.element
+                        left = variations = fitting(case, exact(), arrays, at, left)
                 bits.add(tuple(each[3] for each in kept))
             for each in findings:
                 of = each.case, each.result
@@ -409,7 +437,7 @@ def tried(
             reason = "other bits in another call"
             each = Finding(case.name, "function", np.inf, reason=reason, verdict="wrong")
             worst[each.case, each.result] = each
-        yield [*worst.values()], case.name if len(bits) > 1 else ""
+        yield [*worst.values()], case.name if len(bits) > 1 else "", variations
 
 
 def _rank(each: Finding) -> tuple[int, float]:
@@ -421,7 +449,7 @@ def _bytes(case: Case, results: Mapping[str, Any]) -> list[tuple[str, str, Any, 
     found = []
     for name, result in results.items():
         try:
-            array = as_array(result)
+            array = as_array(result, case.data)
             found.append((case.name, name, array, array.tobytes()))
         except (Exception, SystemExit):  # judged() says why
             continue
@@ -431,8 +459,7 @@ def _bytes(case: Case, results: Mapping[str, Any]) -> list[tuple[str, str, Any, 
 def run(function: Callable[..., Any], cases: Iterable[Case], **how: Any) -> Report:
     """Call a function with each case, and judge what it returns; options as for `tried`."""
     report = Report(arithmetic=how.get("arithmetic", "float32"))
-    for findings, differs in tried(function, cases, **how):
-        report.findings.extend(findings)
-        report.differing.extend([differs] if differs else [])
+    for found in tried(function, cases, **how):
+        report.add(*found)
     report.settle()
     return report
