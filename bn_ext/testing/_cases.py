@@ -21,7 +21,10 @@ Array = NDArray[Any]
 Exact: TypeAlias = dict[str, tuple[Any, Any]]
 
 #: Kinds of arithmetic, and what a result is called that is right in none before.
-ARITHMETICS = {"double": "", "float32": "float32 sums", "any": "src * scale + shift"}
+ARITHMETICS = {
+    "double": "", "float32": "float32 sums", "any": "src * scale + shift",
+    "float16": "float16 sums",  # of float16 data alone
+}  # fmt: skip
 
 #: {operation: the arrays that a function gets by position}
 OPERANDS = {
@@ -111,9 +114,15 @@ class Case:
                 p.mean, p.variance = want.mean, want.variance
             values = want._asdict()
             own = kind.own_statistics or kind.operation == "training"
+            number = limits.arithmetic(self.data)
+            kinds = [
+                (number, False),
+                (number, True),
+                *[("float16", True)] * (self.data == "float16"),
+            ]
             starts = [
-                weaker.start(p, self.data, folded=folded, from_batch=own, exact=self.exact_sums)
-                for folded in (False, True)
+                weaker.start(p, kind, folded=folded, from_batch=own, exact=self.exact_sums)
+                for kind, folded in kinds
             ]
             bounds = [_bounds(want, self), *(_weaker(start, p, formula, self) for start in starts)]
             known = self._known(p, want)
@@ -127,6 +136,11 @@ class Case:
                 name: (values[name], self._limits(name, values[name], bounds, known, starts))
                 for name in names
             }
+
+    def out_of_range(self) -> tuple[Any, Any]:
+        """(C,), of a gradient: may a product overflow, or underflow, on the way to a result?"""
+        p = self._by_channel(self.judged_arrays())
+        return weaker.out_of_range(p, limits.arithmetic(self.data))
 
     def _formula(self, arrays: dict[str, Any]) -> Callable[..., Any]:
         how = {"epsilon": self.epsilon, "axis": self.axis, "wide": np.longdouble}
@@ -197,7 +211,7 @@ class Case:
             return channels if alone else formulas.as_before(channels[:, None], right, self.axis)
 
         known = like(known)
-        found = np.zeros((len(ARITHMETICS), *right.shape), np.longdouble)
+        found = np.zeros((len(bounds), *right.shape), np.longdouble)
         for place, each in enumerate(bounds):
             bound = each[name] + last
             found[place] = np.where(known & ~np.isnan(bound), bound, np.inf)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import bn_ext._core as _core
+from bn_ext._dtypes import DTYPES
 from bn_ext.testing import _formulas, _limits as limits
 from bn_ext.testing._cases import OPERANDS, TENSORS, Case
 
@@ -29,6 +30,8 @@ class Varied:
         self.arrays = {name: arrays[name] for name in OPERANDS[kind.operation]}
         self.base, self.channels = replace(case, kind=kind), case.src.shape[case.axis]
         self.m = case.src.size // self.channels
+        gamma = self.arrays["gamma"]
+        self.gamma = np.ones(self.channels) if gamma is None else gamma
         self.variance = np.asarray(self.arrays["variance"]).astype(np.longdouble)
 
     def own(self, src: Any) -> Values:
@@ -154,8 +157,8 @@ VARIATIONS: dict[str, tuple[tuple[str, ...], Callable[[Varied], Values]]] = {
     "the variance is the deviation": (_ALL, lambda v: v.scaled(
         lambda variance: (variance + np.longdouble(v.case.epsilon)) ** 2)),
     "gamma is missing": (_ALL, lambda v: v.of(gamma=None)),
-    "gamma is 1 + gamma": (_ALL, lambda v: v.of(gamma=v.arrays["gamma"] + 1)),
-    "gamma's sign is lost": (_ALL, lambda v: v.of(gamma=abs(v.arrays["gamma"]))),
+    "gamma is 1 + gamma": (_ALL, lambda v: v.of(gamma=v.gamma + 1)),
+    "gamma's sign is lost": (_ALL, lambda v: v.of(gamma=abs(v.gamma))),
     "beta is missing": (_FORWARD, lambda v: v.of(beta=None)),
     "gamma and beta are swapped": (_FORWARD, lambda v: v.of(
         gamma=v.arrays["beta"], beta=v.arrays["gamma"])),
@@ -210,13 +213,16 @@ def _fits(
         return False
     result, element = at
     right, bounds = exact[result]
-    if not abs(values[result][element] - right[element]) > bounds[-1][element]:
+    if not abs(values[result][element] - right[element]) > bounds[0][element]:
         return False
     for result, got in results.items():
         right, bounds = exact[result]
+        if got.shape != right.shape:
+            return False
         want, finite = values[result], np.isfinite(right)
         finite &= np.isfinite(want) & np.isfinite(bounds[1])
-        unit = max(map(limits.unit, (str(got.dtype), limits.arithmetic(varied.case.data))))
+        kinds = str(got.dtype), limits.arithmetic(varied.case.data)
+        unit = max(limits.unit(kind) for kind in kinds if kind in DTYPES)
         sizes = [abs(np.where(finite, a, 0)).max(initial=0) for a in (want, right)]
         room = 2 * bounds[1] * max(1, sizes[0] / sizes[1] if sizes[1] else 1) + 16 * unit * abs(
             want

@@ -13,7 +13,7 @@ import numpy as np
 
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing import _formulas
-from bn_ext.testing._limits import arithmetic, rstd_of
+from bn_ext.testing._limits import rstd_of
 
 #: Without types of its own.
 formulas: Any = _formulas
@@ -46,12 +46,13 @@ class Start(NamedTuple):
         return (1 + self.rstd) ** power * (1 + error) - 1
 
 
-def start(p: Any, data: str, *, folded: bool, from_batch: bool, exact: bool = False) -> Start:
-    """`p` has src (C, M); mean and variance, (C,), are exact or, unless `from_batch`, given. Exact:
-    in each channel sums of the data, and of products of two, are, or few rows count.
+def start(p: Any, number: str, *, folded: bool, from_batch: bool, exact: bool = False) -> Start:
+    """Of arithmetic in this dtype. `p` has src (C, M); mean and variance, (C,), are exact or,
+    unless `from_batch`, given. Exact: in each channel sums of the data, and of products of two,
+    are, or few rows count.
     """
-    number, wide = DTYPES[arithmetic(data)], np.longdouble
-    u, least, top = wide(number.unit), wide(np.finfo(number.number).tiny), wide(number.largest)
+    wide = np.longdouble
+    u, least, top = (wide(a) for a in (DTYPES[number].unit, *range_of(number)))
     x, mean, variance = p.src.astype(wide), *(a.astype(wide)[:, None] for a in (p.mean, p.variance))
     m = max(1, x.shape[1])
     n = u * (m + np.log2(m) + PATH)
@@ -63,7 +64,8 @@ def start(p: Any, data: str, *, folded: bool, from_batch: bool, exact: bool = Fa
         )
         products = of_squares if from_batch else data_alone
     far = abs(x) + abs(mean) if folded else abs(x - mean)
-    off = abs(mean - formulas.as_subtracted(mean, p.src))
+    with np.errstate(over="ignore"):
+        off = abs(mean - mean.astype(number))
     of_mean = of_variance = 0 * mean
     if from_batch:
         size = abs(x).sum(axis=1, keepdims=True) / m
@@ -71,7 +73,7 @@ def start(p: Any, data: str, *, folded: bool, from_batch: bool, exact: bool = Fa
         # Of a few equal numbers of few bits, each order of summation has the exact mean.
         first = x.max(axis=1, keepdims=True, initial=-np.inf)
         most = (2 * m - 1) * first
-        few = (x == first).all(axis=1, keepdims=True) & (most.astype(number.number) == most)
+        few = (x == first).all(axis=1, keepdims=True) & (most.astype(number) == most)
         of_mean = np.where(few & (m & (m - 1) == 0), 0, of_mean)
         off = np.where(of_mean > 0, of_mean + u * abs(mean), of_mean)
         squares = variance + mean**2 if folded else variance
@@ -85,6 +87,25 @@ def start(p: Any, data: str, *, folded: bool, from_batch: bool, exact: bool = Fa
     open_ = ((lost >= 1) & (far + off > 0)).any(axis=1)
     sums = total, data_alone, products
     return Start(u, least, *sums, of_mean, of_variance, off, rstd, far, top, open_)
+
+
+def range_of(number: str) -> tuple[Any, Any]:
+    """A dtype's smallest normal number, and its largest one."""
+    return np.finfo(number).tiny, np.finfo(number).max
+
+
+def out_of_range(p: Any, number: str) -> tuple[Any, Any]:
+    """(C,), of a gradient's operands: does a product of a formula, not its results, overflow? Does
+    one underflow?
+    """
+    wide, (least, top) = np.longdouble, range_of(number)
+    x, dy, mean = (a.astype(wide) for a in (p.src, p.diff_dst, p.mean))
+    far, most = (abs(a).max(axis=1, initial=0) for a in (x - mean[:, None], dy))
+    rstd, scale, m = rstd_of(p), abs(p.gamma.astype(wide)), max(1, x.shape[1])
+    sums = [most * far * m, most * scale * far * m]
+    powers = [rstd**2, rstd**3, rstd**-3, rstd**-4]
+    products = np.stack([*sums, *powers, far**2 * m, *(a * rstd**k for a in sums for k in (2, 3))])
+    return (products > top).any(axis=0), ((products < least) & (products > 0)).any(axis=0)
 
 
 def forward_bounds(of: Start, p: Any, src_1: Any) -> dict[str, Any]:
@@ -137,7 +158,7 @@ def gradient_bounds(
         diff_src = diff_src + back(of.grown(PATH * of.unit, 1)) * want.diff_src_terms
     return {
         "diff_src": diff_src, "diff_gamma": diff_gamma[:, 0],
-        "diff_beta": of.of_data * total[:, 0] + m * of.least,
+        "diff_beta": np.where(total < of.top, of.of_data * total + m * of.least, np.inf)[:, 0],
         "diff_src_1": 0.0,
     }  # fmt: skip
 
