@@ -115,7 +115,7 @@ def kernel_of(name, *changes):
 @pytest.mark.parametrize("data", DATA_DTYPES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_straightforward_kernel_in_long_doubles_passes(name, data):
-    report = CHECKS[name](kernel_of(name), dtypes=[data])
+    report = CHECKS[name](kernel_of(name), dtypes=[data], quick=data != "float32")
     assert not report.failures
     assert report.worst.share < 1
     assert len(report.lines(verbose=True)) >= 25
@@ -176,8 +176,6 @@ SPOILED = [
      "diff_gamma  expected at least float32, like the data, got float16"),
     ("backward", [("diff_gamma.astype(vector), diff_beta.astype(vector)",
                    "diff_beta.astype(vector), diff_gamma.astype(vector)")], "two axes", "diff_g"),
-    ("backward", [("diff_src = ", "cube = np.float32(1) / (variance + np.float32(epsilon))**1.5; "
-                   "diff_src = 0 * cube + ")], "small src", "diff_src "),
     ("backward", [("return", "return None; return")], "two axes", "got None"),
     ("frozen", [("weight * rstd * dy", "weight * rstd * (dy - dy.sum(axes) / M)")], "two axes",
      "diff_src "),
@@ -215,15 +213,16 @@ WEAKER = [
 
 @pytest.mark.parametrize(("name", "changes", "case", "result", "weakest"), WEAKER)
 def test_weaker_arithmetic_is_no_mistake(name, changes, case, result, weakest):
-    kernel, kinds = kernel_of(name, *changes), [*ARITHMETICS]
+    kernel, kinds = kernel_of(name, *changes), [*ARITHMETICS][:3]
+    how = {"skip": [name for name in RECIPES if not name.startswith((case, "two axes"))]}
     for place, kind in enumerate(kinds):
         if place >= kinds.index(weakest):
-            assert CHECKS[name](kernel, arithmetic=kind).passed
+            assert CHECKS[name](kernel, arithmetic=kind, **how).passed
             continue
-        (found,) = failing(CHECKS[name], kernel, case, result, arithmetic=kind)
+        (found,) = failing(CHECKS[name], kernel, case, result, arithmetic=kind, **how)
         assert (found.verdict, found.arithmetic) == ("weaker", weakest)
         with pytest.raises(AssertionError, match=f"weaker .*{re.escape(ARITHMETICS[weakest])}"):
-            CHECKS[name](kernel, arithmetic=kind)
+            CHECKS[name](kernel, arithmetic=kind, **how)
 
 
 def some(where):
@@ -263,7 +262,7 @@ def test_kernels_that_flush_16_bit_results_are_found(name, data, least):
         "return (weight * rstd * dy)", f"diff_src = weight * rstd * dy; {flush}diff_src"
     )  # fmt: skip
     kernel = kernel_of(name, change)
-    for kind in ARITHMETICS if data == "float16" else ["double"]:
+    for kind in [*ARITHMETICS][:3] if data == "float16" else ["double"]:
         how = {"dtypes": data, "quick": True, "arithmetic": kind}
         failing(CHECKS[name], kernel, "small diff_dst", "diff_src", **how)
 
@@ -331,7 +330,7 @@ def test_a_gradient_derived_node_by_node_is_right(data):
 
 @pytest.mark.parametrize("term", ["diff_beta + ", " + xhat * diff_gamma", "weight * "])
 def test_a_forgotten_term_is_never_weaker(term):
-    report = run(kernel_of("backward", (term, "")), standard_cases(Kind("backward")))
+    report = run(kernel_of("backward", (term, "")), standard_cases(Kind("backward"), **QUICKER))
     assert "weaker" not in report.verdicts.values()
 
 
@@ -364,35 +363,35 @@ def test_spoiled_kernels_are_found_with_the_reason(name, changes, case, said):
 
 def test_a_kernel_that_is_wrong_for_one_dtype():
     rounds = kernel_of("backward", ("x = src", "x = src.astype('f4')"))
-    check_backward(rounds)
-    failing(
-        check_backward, rounds, "two axes, float64", "diff_gamma", dtypes=("float32", "float64")
-    )
+    check_backward(rounds, quick=True)
+    both = {"dtypes": ("float32", "float64"), "quick": True}
+    failing(check_backward, rounds, "two axes, float64", "diff_gamma", **both)
     narrow = kernel_of("backward", ("np.float64 if", "np.float32 if"))
     with pytest.raises(AssertionError, match="diff_gamma .* expected at least float64"):
-        check_backward(narrow, dtypes="float64")
-    assert check_backward(narrow, dtypes="float64", narrow=True).worst.share <= 1
+        check_backward(narrow, dtypes="float64", quick=True)
+    assert check_backward(narrow, dtypes="float64", narrow=True, quick=True).worst.share <= 1
 
 
 def test_a_relu_and_an_addition():
+    relu = {"relu": True, "quick": True}
     forward = kernel_of("forward", ("return", "dst = np.where(dst <= 0, 0, dst); return"))
-    check_forward(forward, relu=True)
-    check_forward(forward, relu=True, add=True)
-    failing(check_forward, kernel_of("forward"), "two axes, float32", "dst", relu=True)
+    check_forward(forward, **relu)
+    check_forward(forward, add=True, **relu)
+    failing(check_forward, kernel_of("forward"), "two axes, float32", "dst", **relu)
     dropped = kernel_of("forward", ("return", "dst = np.fmax(dst, 0); return"))
     skip = "Inf", "gamma 0", "with eps", "vectors"
-    (found,) = failing(check_forward, dropped, relu=True, skip=skip)
+    (found,) = failing(check_forward, dropped, skip=skip, **relu)
     assert (found.case, found.share) == ("NaN in src, float32", np.inf)
-    check_backward(kernel_of("backward"), relu=True)
+    check_backward(kernel_of("backward"), **relu)
     for name in ("backward", "frozen"):  # what passes where dst is NaN: conventions differ
         gate = ("dy = diff_dst", "dy = np.where(more.pop('dst') > 0, diff_dst, 0)")
-        CHECKS[name](kernel_of(name, gate), relu=True)
+        CHECKS[name](kernel_of(name, gate), **relu)
     with pytest.raises(AssertionError, match="two axes"):
-        check_backward(kernel_of("backward", ("<= 0", "< 0")), relu=True)
+        check_backward(kernel_of("backward", ("<= 0", "< 0")), **relu)
     adds = kernel_of("backward", ("beta.astype(vector)\n", "beta.astype(vector), dy\n"))
-    check_backward(adds, relu=True, add=True)
+    check_backward(adds, add=True, **relu)
     adds = kernel_of("backward", ("beta.astype(vector)\n", "beta.astype(vector), diff_dst\n"))
-    failing(check_backward, adds, "two axes, float32", "diff_src_1", relu=True, add=True)
+    failing(check_backward, adds, "two axes, float32", "diff_src_1", add=True, **relu)
 
 
 # ---- bn_ext itself -----------------------------------------------------------------
@@ -1528,15 +1527,19 @@ def test_a_relu_that_is_missing():
         check_backward(ungated, relu=True, quick=True)
 
 
-def test_two_explanations_are_both_said(rng):
-    """Of 8 rows the last 7 are 0: after a multiple of 8 of 15 rows, and of 4 and of 2."""
+def test_all_explanations_are_said_unless_they_are_many(rng):
     zeroes = kernel_of("backward", ("return", "diff_src[8:] = 0; return"))
+    text = "as if the last rows after a multiple of {} are 0\n"
+    with pytest.raises(AssertionError, match="\n" + "or ".join(map(text.format, (2, 4, 8)))):
+        check_backward(zeroes, rng.standard_normal((9, 3)))
     with pytest.raises(AssertionError) as raised:
         check_backward(zeroes, rng.standard_normal((15, 3)))
     assert raised.value.report.as_if == ["the last rows after a multiple of 8 are 0"]
-    with pytest.raises(AssertionError, match=" 8 are 0, or as if .* multiple of 16 are 0"):
-        check_backward(kernel_of("backward", ("return", "diff_src[:] = 0; return")),
-                       rng.standard_normal((7, 3)))  # fmt: skip
+    zeroes = kernel_of("backward", ("return", "diff_src[:] = 0; return"))
+    with pytest.raises(AssertionError) as raised:
+        check_backward(zeroes, rng.standard_normal((7, 3)))
+    assert len(raised.value.report.as_if) > 3
+    assert "as if" not in str(raised.value)
 
 
 def test_no_variation_is_guessed():

@@ -194,8 +194,8 @@ class Report:
             first, *rest = self.differing
             names = first + f" and {len(rest)} more" * bool(rest)
             lines.append(f"not the same bits in every call: {names}")
-        if self.as_if:
-            lines.append(", or ".join(f"as if {name}" for name in self.as_if))
+        if len(self.as_if) <= 3:  # more say nothing
+            lines += [f"{'or ' * (k > 0)}as if {name}" for k, name in enumerate(self.as_if)]
         return [*lines, self.summary] if cases else lines
 
     def __str__(self) -> str:
@@ -404,18 +404,10 @@ def compared(
     bad = share[-1 if verdict == "wrong" else asked] > 1
     most = np.where(bad, share[asked], -1) if bad.any() else share[asked]
     at = np.unravel_index(most.argmax(), most.shape)
-    return Finding(
-        case,
-        name,
-        float(most[at]),
-        tuple(int(k) for k in at),
-        float(got[at]),
-        float(right[at]),
-        FLUSHED if verdict != "wrong" and flushed.any() else "",
-        verdict,
-        fits,
-        _place(bad, axis) if bad.any() else "",
-    )
+    reason = FLUSHED if verdict != "wrong" and flushed.any() else ""
+    numbers = float(got[at]), float(right[at]), reason, verdict, fits
+    where = _place(bad, axis) if bad.any() else ""
+    return Finding(case, name, float(most[at]), tuple(int(k) for k in at), *numbers, where)
 
 
 def _place(bad: Any, axis: int) -> str:
