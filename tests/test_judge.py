@@ -97,7 +97,8 @@ def test_limits_end_where_they_say(name, data):
     for case in standard_cases(KINDS[name], data, skip=[*{*RECIPES} - {"three rows", "two axes"}]):
         for result, (right, limits) in case.exact().items():
             assert (limits[:-1] <= limits[1:]).all()
-            for kind, limit in zip(ARITHMETICS, limits, strict=True):
+            assert len(limits) == (4 if data == "float16" else 3)
+            for kind, limit in zip(ARITHMETICS, limits, strict=False):
                 judge = partial(
                     compared, case.name, result, right=right, limits=limits, data=data,
                     axis=case.axis, arithmetic=kind,
@@ -175,7 +176,7 @@ def test_16_bit_results_may_be_off_by_half_an_ulp_and_little_more(data):
     for name, result in (("frozen", "diff_src"), ("inference", "dst")):
         right, limits = case_of(KINDS[name], "three axes", data).exact()[result]
         at = abs(right).argmax()
-        shares = limits[:, *np.unravel_index(at, right.shape)] / abs(right.flat[at])
+        shares = limits[:3, *np.unravel_index(at, right.shape)] / abs(right.flat[at])
         assert (shares / DTYPES[data].unit > 1).all()
         assert (shares / DTYPES[data].unit < 1.02).all()
 

@@ -337,7 +337,7 @@ def _in_range(case: Case, exact: Exact, name: str, array: Any) -> Any:
         (right, limits), masks = exact[name], case.out_of_range()
         axes = [axis for axis in range(right.ndim) if axis != case.axis % right.ndim]
         over, under = (np.expand_dims(mask, axes if right.ndim > 1 else ()) for mask in masks)
-        gone = over & ~np.isfinite(array)
+        gone = over & ~np.isfinite(array) & np.isfinite(right)
         if name == "diff_src" and case.kind.is_training and case.kind.operation == "backward":
             values = Varied(case, {name: right}).through("mean")[name]
             gone |= under & (array != 0) & (distance(array, values) <= limits[1])

@@ -105,7 +105,8 @@ def out_of_range(p: Any, number: str) -> tuple[Any, Any]:
     sums = [most * far * m, most * scale * far * m]
     powers = [rstd**2, rstd**3, rstd**-3, rstd**-4]
     products = np.stack([*sums, *powers, far**2 * m, *(a * rstd**k for a in sums for k in (2, 3))])
-    return (products > top).any(axis=0), ((products < least) & (products > 0)).any(axis=0)
+    over, under = (products > top) & (products < np.inf), (products < least) & (products > 0)
+    return over.any(axis=0), under.any(axis=0)
 
 
 def forward_bounds(of: Start, p: Any, src_1: Any) -> dict[str, Any]:
