@@ -262,8 +262,8 @@ LONG = {
 @pytest.mark.parametrize("dims", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("data", ["float32", "bfloat16", "float64"])
 def test_copies_in_pieces(rng, data, dims):
-    """Copies by several threads, of all or of chunks, have all elements of the operand and no others;
-    so they do in place.
+    """Copies by several threads, of all or of chunks, have all elements of the operand and no
+    others; so they do in place.
     """
     p = Problem(rng, dims, "NXC", data)
     dense = p.run(bn_ext.batch_norm_backward, num_threads=1)
