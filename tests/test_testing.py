@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, FORMATS, SHORT
+from cases import DATA_DTYPES, FORMATS
 from command_line import run as command
 from exact_sums import gradient, rstd, statistics
 from needs import needs_linux, needs_long_double
