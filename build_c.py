@@ -8,7 +8,7 @@ to something else. It needs only Python and a compiler:
 The command compiles all C files of DIR (default: src_c) into objects in the folder OUT, with the
 compiler CC (quote several words). Machine and system have the names that platform.machine() and
 sys.platform give them. Each FLAG comes after the usual ones, so it can override them. The command
-prints the objects' paths, one per line.
+prints the objects' paths, one per line. With --database FILE, it writes its commands, for editors.
 
 setup.py and the command read these environment variables:
 
@@ -23,6 +23,7 @@ import hashlib
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -54,7 +55,8 @@ FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
 # Otherwise gcc may link start-up code that flushes subnormal numbers to zero.
 LINK = ["-std=gnu11", "-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations"]
 # The user's flags that cannot change bits, nor the floating-point mode of the process. All others
-# are left out, because later flags cannot undo them all: there are none for some.
+# are left out, because later flags cannot undo them all: not those of gcc's -specs, of clang's
+# -Xclang, or of pragmas in a file to -include. And each compiler stops at flags of another.
 _PATH = r"(@(rpath|\w+_path)|[^-@,])[^,]*"  # for the linker: neither a flag nor a file of flags
 _LINKER = (
     # with a path or a word
@@ -269,17 +271,12 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def cpus(cgroups=Path("/sys/fs/cgroup"), membership=Path("/proc/self/cgroup")):
+def cpus(*places):
     """How many CPUs this process may use: those of its affinity, or its control groups' quota."""
     affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
-    found = len(affinity(0))
-    with suppress(OSError):
-        group = cgroups / membership.read_text().partition("0::/")[2].partition("\n")[0]
-        for folder in (group, *group.parents):  # a container may see its own group as the root
-            with suppress(OSError, ValueError):  # no file, or no limit
-                quota, period = map(int, (folder / "cpu.max").read_text().split())
-                found = max(1, min(found, round(quota / period)))
-    return found
+    # Not as a part of bn_ext, which may not be compiled yet.
+    groups = runpy.run_path(str(SOURCE.parent / "bn_ext" / "_groups.py"))
+    return min(len(affinity(0)), groups["cpu_quota"](*places) or sys.maxsize)
 
 
 def jobs():
@@ -384,6 +381,7 @@ def main():
     parser.add_argument("--source", type=Path, default=SOURCE, help="default: src_c")
     parser.add_argument("--machine", default=MACHINE, help="to compile for; default: %(default)s")
     parser.add_argument("--system", default=sys.platform, help="likewise; default: %(default)s")
+    parser.add_argument("--database", type=Path, help="a file of its commands, for editors")
     parser.add_argument("out", type=Path, help="the folder for the objects")
     parser.add_argument("cc", help="the compiler: one word, or several in quotes")
     parser.add_argument("flags", nargs=argparse.REMAINDER, help="override the usual ones")
@@ -391,7 +389,8 @@ def main():
     try:
         built = list(units(args.source, args.machine, args.system))
         with alone(args.out):
-            objects = compile_units(built, args.out, shlex.split(args.cc), args.flags)
+            compiler = shlex.split(args.cc)
+            objects = compile_units(built, args.out, compiler, args.flags, args.database)
     except subprocess.CalledProcessError as error:
         raise SystemExit(f"build_c.py: failed: {shlex.join(error.cmd)}") from None
     print(*objects, sep="\n")

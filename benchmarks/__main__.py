@@ -46,17 +46,17 @@ REPORTS = "accuracy", "conformance", "exact", "figures", "memory", "networks", "
 
 def rows(options):
     """Measure and print rows; also if interrupted, keep those that were measured."""
-    found, cases = [], chosen_cases(options)
+    kept, cases = [], chosen_cases(options)
     try:
         with packages_of(chosen_peers(options, cases)) as packages:
-            show((found.append(r) or r for r in measured(options, cases, packages)), packages)
+            show((kept.append(r) or r for r in measured(options, cases, packages)), packages)
     finally:
-        names = dict.fromkeys(name for r in found for name in r["medians"] if name != "bn_ext")
-        print(pages.run(names), noise(found), sep="\n")
-        if found and options.write:
-            figures.add(found)
-        if found and options.json:
-            Path(options.json).write_text(json.dumps(found, indent=1) + "\n")
+        names = dict.fromkeys(name for r in kept for name in r["medians"] if name != "bn_ext")
+        print(pages.run(names), noise(kept), sep="\n")
+        if kept and options.write:
+            figures.add(kept)
+        if kept and options.json:
+            Path(options.json).write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def main(arguments=None):

@@ -23,10 +23,10 @@ from . import pages
 DTYPES = ("float32", "bfloat16")
 
 
-def as_array(of):
+def as_array(output):
     """A peer's output as doubles."""
-    of = of.double() if hasattr(of, "detach") else of
-    return np.asarray(of).astype(np.float64)
+    output = output.double() if hasattr(output, "detach") else output
+    return np.asarray(output).astype(np.float64)
 
 
 def worst(share):
@@ -35,15 +35,15 @@ def worst(share):
 
 def of_each(peers, compared):
     """{name: what `compared(peer)` says}, of the peers that are installed."""
-    found = {}
+    results = {}
     for name, peer in peers.items():
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)
-                found[name] = compared(peer)
+                results[name] = compared(peer)
         except ImportError:
             continue
-    return found
+    return results
 
 
 # ---- the gradient -------------------------------------------------------------------
@@ -109,9 +109,9 @@ def gradient_errors(problem, want, dtype, peer):
     """
     diff_src, *sums = (as_array(a) for a in peer(problem)())
     got = type(want)(diff_src, *(s.ravel() for s in sums), *want[3:])
-    found = bounds.errors(got, want, dtype, "float32")
-    of_terms = found["diff_src"]._replace(bound=unit("float32") * want.diff_src_terms)
-    return max(worst(error.share()) for error in found.values()), worst(of_terms.share())
+    errors = bounds.errors(got, want, dtype, "float32")
+    of_terms = errors["diff_src"]._replace(bound=unit("float32") * want.diff_src_terms)
+    return max(worst(error.share()) for error in errors.values()), worst(of_terms.share())
 
 
 def gradients():
@@ -122,8 +122,8 @@ def gradients():
             p.src, p.diff_dst, p.mean, p.variance, p.gamma,
             epsilon=p.epsilon, axis=1, wide=np.longdouble,
         )  # fmt: skip
-        found = of_each(GRADIENTS, partial(gradient_errors, p, want, dtype))
-        yield dtype, p.src.size // shape[1], kind, found
+        errors = of_each(GRADIENTS, partial(gradient_errors, p, want, dtype))
+        yield dtype, p.src.size // shape[1], kind, errors
 
 
 # ---- the variance -------------------------------------------------------------------
@@ -167,10 +167,10 @@ def of_tensorflow(src):
     import tensorflow as tf
 
     ones, nothing = np.ones(src.shape[-1], np.float32), np.zeros(0, np.float32)
-    found = tf.raw_ops.FusedBatchNormV3(
+    results = tf.raw_ops.FusedBatchNormV3(
         x=src, scale=ones, offset=ones, mean=nothing, variance=nothing, epsilon=1e-5
     )
-    return found.reserve_space_1, found.reserve_space_2
+    return results.reserve_space_1, results.reserve_space_2
 
 
 def of_flax(src):
@@ -181,9 +181,9 @@ def of_flax(src):
         use_running_average=False, momentum=0.0, use_bias=False, use_scale=False
     )
     zeros = jnp.zeros(src.shape[-1])
-    given = {"batch_stats": {"mean": zeros, "var": zeros}}
-    _, found = layer.apply(given, jnp.asarray(src), mutable=["batch_stats"])
-    return found["batch_stats"]["mean"], found["batch_stats"]["var"]
+    running = {"batch_stats": {"mean": zeros, "var": zeros}}
+    _, updated = layer.apply(running, jnp.asarray(src), mutable=["batch_stats"])
+    return updated["batch_stats"]["mean"], updated["batch_stats"]["var"]
 
 
 def of_numpy(src):
@@ -226,8 +226,8 @@ def variances():
             values = make(rng.standard_normal((rows, channels)))
             src = values.astype(dtype_of(dtype)).reshape(SHAPE)
             want = reference.batch_norm_training(src, None, None, epsilon=1e-5, wide=np.longdouble)
-        found = of_each(STATISTICS, partial(variance_errors, src, want, dtype))
-        yield dtype, rows, kind, found
+        errors = of_each(STATISTICS, partial(variance_errors, src, want, dtype))
+        yield dtype, rows, kind, errors
 
 
 # ---- the pages ----------------------------------------------------------------------
@@ -247,19 +247,19 @@ def shown(value):
     return f"{value:.2f}" if value < 10 else f"{value:,.0f}".replace(",", " ")
 
 
-def write(name, found, *headings):
+def write(name, rows, *headings):
     """Write all rows to docs/NAME.csv; headings of each name's errors."""
-    found = list(found)
-    names = list(dict.fromkeys(name for *_, errors in found for name in errors))
+    rows = list(rows)
+    names = list(dict.fromkeys(name for *_, errors in rows for name in errors))
     columns = list(itertools.product(range(len(headings)), names))
     lines = [
         [*facts, *(shown(errors[n][i]) if n in errors else "" for i, n in columns)]
-        for *facts, errors in found
+        for *facts, errors in rows
     ]
     heading = ["dtype", "M", "data", *(headings[i].format(n) for i, n in columns)]
-    said = f"{date.today()}, {pages.versions(name.partition(',')[0] for name in names)}"
-    pages.write_rows(name, said, heading, lines)
-    return said, heading, lines
+    measured = f"{date.today()}, {pages.versions(name.partition(',')[0] for name in names)}"
+    pages.write_rows(name, measured, heading, lines)
+    return measured, heading, lines
 
 
 def draw(path):
@@ -301,13 +301,13 @@ def draw_rows(path):
         grads = bn_ext.batch_norm_backward(dy, dy, vector, vector, vector, epsilon=0)
         pairs = np.ascontiguousarray(dy.T).sum(axis=1)
         sums = dy.sum(axis=0), pairs, grads.diff_beta
-        for found, value in zip(errors.values(), sums, strict=True):
-            found.append(float((abs(value - exact) / exact).max()))
+        for own, value in zip(errors.values(), sums, strict=True):
+            own.append(float((abs(value - exact) / exact).max()))
     with pages.picture(path, size=(4.4, 2.8), dpi=140) as (_, panels):
         (panel,) = panels.flat
         colors = "#c9772b", "#8a9bab", "#1f6fb2"
-        for (name, found), color in zip(errors.items(), colors, strict=True):
-            panel.plot(counts, np.maximum(found, 1e-9), "o-", color=color, label=name)
+        for (name, own), color in zip(errors.items(), colors, strict=True):
+            panel.plot(counts, np.maximum(own, 1e-9), "o-", color=color, label=name)
         limit = 13 * unit("float32")  # 12, and half an ulp
         panel.axhline(limit, color=pages.GREY, linewidth=1, linestyle="--", label="the limit")
         panel.set(xscale="log", yscale="log", xlabel="rows", ylabel="error of diff_beta, relative")
@@ -318,6 +318,6 @@ def report(options):
     write("accuracy", gradients(), "{}: bounds", "{}: u of terms")
     draw(pages.ROOT / "docs" / "accuracy.png")
     draw_rows(pages.ROOT / "docs" / "howto" / "rows.png")
-    said, heading, lines = write("accuracy-of-variance", variances(), "{}")
+    measured, heading, lines = write("accuracy-of-variance", variances(), "{}")
     table = pages.markdown(heading, [line for line in lines if tuple(line[:3]) in ON_PAGE])
-    pages.put("accuracy-of-variance", "docs/numerics.md", f"{said}:\n\n{table}\n")
+    pages.put("accuracy-of-variance", "docs/numerics.md", f"{measured}:\n\n{table}\n")

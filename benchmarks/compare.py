@@ -39,7 +39,7 @@ def rows():
     groups = [
         ("small", small, OPS, {}),
         ("dense", dense, OPS, {}),
-        ("fresh", middle, OPS, {"given": False}),
+        ("fresh", middle, OPS, {"with_out": False}),
         *(("views", middle, OPS, {"kind": kind}) for kind in KINDS),
         *(("places", middle, OPS, {"place": place}) for place in (4, 60)),
         ("exact", middle, ("backward", "training"), {"exact": True}),
@@ -59,10 +59,10 @@ def rows():
 # ---- in the process of a revision --------------------------------------------------------
 
 
-def prepared(op, shape, layout, dtype, threads, kind="", place=16, given=True, **options):
+def prepared(op, shape, layout, dtype, threads, kind="", place=16, with_out=True, **options):
     """The call of a row."""
     operands = Operands(op, shape, layout, dtype, kind, place)
-    return operands.call(given=given, num_threads=threads, **options)
+    return operands.call(with_out=with_out, num_threads=threads, **options)
 
 
 def work():

@@ -29,8 +29,8 @@ def compiled(variable, names, source, *options, stderr=None):
     """The library that the compiler of an environment variable, or the first of these names that is
     installed, makes of a source; ImportError if there is none, CalledProcessError if it fails.
     """
-    found = [path for path in map(shutil.which, names) if path]
-    command = shlex.split(os.environ.get(variable, "")) or found[:1]
+    installed = [path for path in map(shutil.which, names) if path]
+    command = shlex.split(os.environ.get(variable, "")) or installed[:1]
     if not command:
         raise ImportError(f"no compiler: {', '.join(names)}")
     with tempfile.TemporaryDirectory() as folder:
@@ -72,9 +72,9 @@ def bare_loop_call(problem, passes):
     nbytes = problem.src.nbytes
     _, last_level = _core.cache_sizes()
     nontemporal = int(len(problem.tensors) * nbytes > NONTEMPORAL_SHARE * last_level)
-    given = pointers(reads), len(reads), pointers(writes), len(writes), nbytes, passes
+    arguments = pointers(reads), len(reads), pointers(writes), len(writes), nbytes, passes
     calls = [
-        lambda n=n: library.loop(*given, n, nontemporal)
+        lambda n=n: library.loop(*arguments, n, nontemporal)
         for n in {1, case.threads or _core.default_threads()}
     ]
     return min(calls, key=lambda call: min(burst(call, WORK["nothing"])))

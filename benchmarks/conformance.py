@@ -172,11 +172,12 @@ def measure(modules):
 
 # ---- what is made of it ---------------------------------------------------------------
 
-#: {column: the verdicts that count, and what a right result's arithmetic is}
+#: {column: the verdicts that count, and what a right result's arithmetic is}, the worst first: a
+#: phone shows few columns.
 COLUMNS = {
-    "right, double": (["right"], "double"), "right, float32": (["right"], "float32"),
-    "weaker": (["weaker"], ""), "own rule": (["own rule"], ""), "wrong": (["wrong"], ""),
-    "refused": (["refused", "raised"], ""), "crashed": (["crashed"], ""),
+    "wrong": (["wrong"], ""), "crashed": (["crashed"], ""), "refused": (["refused", "raised"], ""),
+    "own rule": (["own rule"], ""), "weaker": (["weaker"], ""),
+    "right, float32": (["right"], "float32"), "right, double": (["right"], "double"),
 }  # fmt: skip
 
 
@@ -204,8 +205,9 @@ def tables(said, rows):
     for operation, title in OPERATIONS.items():
         lines = [
             [about["name"], *(n or "" for n in counts(by[module], operation).values())]
-            for module, about in said.items() if operation in about["operations"]
-        ]  # fmt: skip
+            for module, about in said.items()
+            if operation in about["operations"]
+        ]
         parts.append(f"### {title}\n\n{pages.markdown(['package', *COLUMNS], lines)}\n")
     return "\n".join(parts)
 
@@ -248,30 +250,68 @@ def own_rules(said, rows):
     return "".join(fill(f"- {text}: {', '.join(of)}.") + "\n" for text, of in names.items())
 
 
+#: {kind of cases in the picture: what the names of its cases contain}; the last takes all others.
+CASES = {
+    "shapes": r"axes|rows|channel|plane|image", "one row or none": r"one row|empty|no pos",
+    "no gamma, beta": r"without", "large mean": r"mean", "small variance": r"epsilon|constant",
+    "tiny numbers": r"small|subnormal", "other values": r"",
+}  # fmt: skip
+#: {what a square of the picture says: its colour}, the worst last.
+COLOURS = {
+    "right": "#1f6fb2", "weaker, own rule": "#a9cce8", "refused": "#cfcfcf", "wrong": "#d9534f",
+}  # fmt: skip
+
+
+def worst(said, rows):
+    """{(module, operation, kind of cases): the worst COLOURS of its cases}"""
+    squares = {
+        (module, operation, kind): "right"
+        for module, about in said.items() for operation in about["operations"] for kind in CASES
+    }  # fmt: skip
+    names, order = {"raised": "refused", "crashed": "wrong"}, [*COLOURS]
+    for row in map(Row._make, rows):
+        kind = next(kind for kind, words in CASES.items() if re.search(words, row.case))
+        if row.verdict in ("right", "not judged"):
+            continue
+        weaker = row.verdict == "weaker" or cause_of(row).own_rule
+        colour = order[1] if weaker else names.get(row.verdict, row.verdict)
+        key = row.module, row.operation, kind
+        squares[key] = max(squares[key], colour, key=order.index)
+    return squares
+
+
 def draw(said, rows, path):
-    """Draw a bar per package: the shares of its cases that are right, weaker and wrong."""
-    found = {}
-    for module, about in said.items():
-        right, sums, weaker, own_rule, wrong, _, crashed = counts(
-            [row for row in rows if row[0] == module]
-        ).values()
-        parts = right + sums, weaker + own_rule, wrong + crashed
-        found[about["name"]] = [100 * n / sum(parts) for n in parts]
-    names = sorted(found, key=lambda name: [-found[name][2], found[name][0]])
-    size = 4, 0.21 * len(names) + 0.7
-    with pages.picture(path, size=size, dpi=200) as (figure, panels):
+    """Draw a table: a row for each package, bn_ext's first, a column for each kind of cases of each
+    operation, a square for the worst of them.
+    """
+    squares = worst(said, rows)
+    modules = sorted(said, key=lambda module: said[module]["name"] != "bn_ext")
+    starts = {operation: k * (len(CASES) + 0.8) for k, operation in enumerate(OPERATIONS)}
+    # A little wider than a phone: a larger picture would have larger words than a page elsewhere.
+    with pages.picture(path, size=(4.5, 5.6), dpi=100) as (figure, panels):
         (panel,) = panels.flat
-        start = [0.0] * len(names)
-        kinds = {"right": "#1f6fb2", "weaker, own rule": "#a9cce8", "wrong": "#d9534f"}
-        for k, (kind, color) in enumerate(kinds.items()):
-            widths = [found[name][k] for name in names]
-            panel.barh(names, widths, left=start, color=color, label=kind)
-            start = [a + b for a, b in zip(start, widths, strict=True)]
-        panel.margins(0)
-        panel.set_xticks([0, 50, 100], ["0", "50", "100 %"])
-        panel.spines[["top", "right", "bottom", "left"]].set_visible(False)
-        panel.tick_params(labelsize=9, length=0)
-        figure.legend(loc="outside upper center", ncols=3, fontsize=9, frameon=False)
+        for colour, code in COLOURS.items():
+            at = [
+                (starts[op] + [*CASES].index(kind), modules.index(module))
+                for (module, op, kind), worst_colour in squares.items()
+                if worst_colour == colour
+            ]
+            x, y = zip(*at, strict=True)
+            panel.scatter(x, y, 42, code, marker="s", linewidths=0, label=colour)
+        titles = "training", "inference", "gradient", "its gradient"
+        for start, title in zip(starts.values(), titles, strict=True):
+            panel.text(start + len(CASES) / 2 - 0.5, len(modules) + 0.4, title, ha="center", size=8)
+        panel.set_xticks([start + k for start in starts.values() for k in range(len(CASES))],
+                         [*CASES] * len(starts), rotation=90)  # fmt: skip
+        panel.set_yticks(range(len(modules)), [said[module]["name"] for module in modules])
+        panel.get_yticklabels()[0].set_fontweight("bold")
+        panel.xaxis.tick_top()
+        panel.set_xlim(-0.6, max(starts.values()) + len(CASES) - 0.4)
+        panel.set_ylim(len(modules) + 0.4, -0.6)
+        panel.spines[:].set_visible(False)
+        panel.tick_params(labelsize=7, length=0, pad=2)
+        figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False,
+                      handletextpad=0.1, columnspacing=1)  # fmt: skip
 
 
 def versions(said, rows):
@@ -291,7 +331,7 @@ def write():
     said, rows = load()
     for mark, text in PARTS.items():
         pages.put(mark, PAGE, text(said, rows))
-    draw(said, rows, pages.ROOT / "docs" / "who_passes.png")
+    draw(said, rows, pages.ROOT / "docs" / "who_passes.svg")
 
 
 def report(options):

@@ -42,7 +42,7 @@ HIDDEN = {"64 x 256 x 14 x 14 normal", "2 x 64 x 14 x 14 normal"}
 
 def multiple(op, kind, shape, dtype, seconds):
     """The larger multiple of the two layouts."""
-    found = []
+    ratios = []
     for layout in LAYOUTS:
         problem = Problem(Case(shape, layout, dtype, op, threads=1))
         if op == "backward":
@@ -53,8 +53,8 @@ def multiple(op, kind, shape, dtype, seconds):
             for exact in (False, True)
         }
         times = in_turns(bursts, seconds)
-        found.append(min(times[True]).call / min(times[False]).call)
-    return max(found)
+        ratios.append(min(times[True]).call / min(times[False]).call)
+    return max(ratios)
 
 
 def report(options):

@@ -19,8 +19,8 @@ LIMITS = {"nothing": 0, "at most 512 MiB": 512 << 20, "the default": None}
 def mebibytes():
     """(resident memory, how much of it is offered to the system)"""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    found = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines[1:]}
-    return found["Rss"], found["LazyFree"]
+    sizes = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines[1:]}
+    return sizes["Rss"], sizes["LazyFree"]
 
 
 def steps():

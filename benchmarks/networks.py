@@ -27,11 +27,11 @@ class Norm(nn.Module):
         self.norm = made(channels, relu=True) if self.fused else made(channels)
         self.activation = activation() if activation and not self.fused else nn.Identity()
 
-    def forward(self, x, more=None):
+    def forward(self, x, added=None):
         if self.fused:
-            return self.norm(x, more)
+            return self.norm(x, added)
         x = self.norm(x)
-        return self.activation(x if more is None else x + more)
+        return self.activation(x if added is None else x + added)
 
 
 class Residual(nn.Module):

@@ -187,8 +187,9 @@ def report(options):
 
     lines = []
     for name, (_, _, size) in NETWORKS.items():
-        for layout, threads in [(x, t) for x in (["NHWC", "NCHW"] if size else ["NC"])
-                                for t in ("1", "all")]:  # fmt: skip
+        for layout, threads in [
+            (x, t) for x in (["NHWC", "NCHW"] if size else ["NC"]) for t in ("1", "all")
+        ]:
             code = "from benchmarks.numpy_networks import run; run({!r}, {!r}, {!r})"
             ways = {way: code.format(name, layout, way) for way in ("numpy", "bn_ext")}
             limit = {"OPENBLAS_NUM_THREADS": "1"} if threads == "1" else {}
@@ -198,5 +199,6 @@ def report(options):
                           f"{times['numpy'] / times['bn_ext']:.2f}"])  # fmt: skip
             print(*lines[-1], flush=True)
     heading = ["network", "layout", "BLAS threads", "numpy, ms", "bn_ext, ms", "numpy / bn_ext"]
-    pages.put_rows("numpy_networks", "docs/figures.md", pages.run([]), heading, lines,
-                   lambda line: True)  # fmt: skip
+    pages.put_rows(
+        "numpy_networks", "docs/figures.md", pages.run([]), heading, lines, lambda line: True
+    )

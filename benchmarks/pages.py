@@ -75,10 +75,19 @@ def write_rows(name, said, heading, lines):
 
 
 def put_rows(name, page, said, heading, lines, shown):
-    """Write all rows to docs/NAME.csv, and put the table of those that are `shown` into a page."""
+    """Write all rows to docs/NAME.csv, and put the table of those that are `shown` into a page.
+    What all of these have in common stands above it, since a phone shows few columns.
+    """
     write_rows(name, said, heading, lines)
-    table = markdown(heading, [line for line in lines if shown(line)])
-    put(name, page, f"{short(said) if '; ' in said else said}:\n\n{table}\n")
+    said = short(said) if "; " in said else said
+    columns, kept = zip(*filter(shown, lines), strict=True), []
+    for title, column in zip(heading, columns, strict=True):
+        if len({*column}) > 1 or len(column) == 1:
+            kept.append([title, *column])
+        else:
+            said += f"; {title} {column[0]}"
+    first, *rest = zip(*kept, strict=True)
+    put(name, page, f"{said}:\n\n{markdown(first, rest)}\n")
 
 
 @contextmanager
@@ -90,7 +99,10 @@ def picture(path, rows=1, columns=1, *, size, dpi):
     import matplotlib.pyplot as plt
 
     plt.rcParams.update(dict.fromkeys(INK, GREY))
+    # In an SVG file, text is text, and the same picture has the same bytes.
+    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "bn_ext"})
     figure, panels = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     yield figure, panels
-    figure.savefig(path, dpi=dpi, transparent=True)
+    dated = {"metadata": {"Date": None}} if str(path).endswith(".svg") else {}
+    figure.savefig(path, dpi=dpi, transparent=True, **dated)
     plt.close(figure)

@@ -13,16 +13,16 @@ from .compiled import floor_call, onednn_call, two_passes_call, usable_cpus
 from .problems import Problem
 
 
-def bn_ext_call(problem, given=False, **also):
-    """A call to bn_ext that returns new results, or with `given` writes to given ones."""
+def bn_ext_call(problem, with_out=False, **also):
+    """A call to bn_ext that returns new results, or with `with_out` writes to the problem's."""
     p, op = problem, problem.op
-    if given:
+    if with_out:
         written = (p.out[0], None, None) if op == "backward-frozen-src" else p.out
         also["out"] = written if len(written) > 1 else written[0]
     if op == "double-backward":
-        how = {"epsilon": p.epsilon, "data_format": p.layout, "num_threads": p.threads, **also}
+        shared = {"epsilon": p.epsilon, "data_format": p.layout, "num_threads": p.threads, **also}
         return lambda: bn_ext.batch_norm_double_backward(
-            p.src, p.diff_dst, p.mean, p.variance, p.gamma, p.diff_diff_src, **how
+            p.src, p.diff_dst, p.mean, p.variance, p.gamma, p.diff_diff_src, **shared
         )
     options = {
         "backward-frozen": {"is_training": False},
@@ -53,20 +53,21 @@ def torch_call(problem):
         statistics = (mean, variance, False) if others else (None, None, True)
 
         def forward():
-            found = aten.native_batch_norm(x, gamma, beta, *statistics, 0.1, epsilon)[0]
+            dst = aten.native_batch_norm(x, gamma, beta, *statistics, 0.1, epsilon)[0]
             if others:
-                found += others[0]
-            return found.relu_()
+                dst += others[0]
+            return dst.relu_()
 
         return forward
-    more = gamma, mean, variance, mean, (variance + epsilon).rsqrt(), op == "backward-relu", epsilon
+    rstd = (variance + epsilon).rsqrt()
+    saved = gamma, mean, variance, mean, rstd, op == "backward-relu", epsilon
     wanted = [True] * 3 if op != "backward-frozen-src" else [True, False, False]
     if op == "backward-relu":
         dst = aten.native_batch_norm(x, gamma, beta, mean, variance, False, 0.1, epsilon)[0]
         return lambda: aten.native_batch_norm_backward(
-            aten.threshold_backward(others[0], dst, 0), x, *more, wanted
+            aten.threshold_backward(others[0], dst, 0), x, *saved, wanted
         )
-    return partial(aten.native_batch_norm_backward, others[0], x, *more, wanted)
+    return partial(aten.native_batch_norm_backward, others[0], x, *saved, wanted)
 
 
 def dense_call(problem):
@@ -104,8 +105,8 @@ def jax_call(problem):
     known = formulas(p, jnp)
     if p.op not in known:
         return None
-    function, given = known[p.op]
-    compiled, arguments = jax.jit(function), [jnp.asarray(a) for a in given]
+    function, arrays = known[p.op]
+    compiled, arguments = jax.jit(function), [jnp.asarray(a) for a in arrays]
     return lambda: jax.block_until_ready(compiled(*arguments))
 
 
@@ -118,20 +119,20 @@ def tensorflow_call(problem):
 
     axes = {("NXC", 4): "NHWC", ("NCX", 4): "NCHW", ("NXC", 5): "NDHWC", ("NCX", 5): "NCDHW"}
     x, mean, variance, gamma, beta = (tf.constant(a) for a in (p.src, *p.vectors, p.beta))
-    more = {"epsilon": p.epsilon, "data_format": axes[p.layout, p.src.ndim]}
+    options = {"epsilon": p.epsilon, "data_format": axes[p.layout, p.src.ndim]}
     if op in ("training", "inference"):
-        given = {"mean": mean, "variance": variance} if op == "inference" else {
+        stats = {"mean": mean, "variance": variance} if op == "inference" else {
             "mean": tf.zeros(0), "variance": tf.zeros(0)
         }  # fmt: skip
         return lambda: tf.raw_ops.FusedBatchNormV3(
-            x=x, scale=gamma, offset=beta, **given, is_training=op == "training", **more
+            x=x, scale=gamma, offset=beta, **stats, is_training=op == "training", **options
         )
     if op not in ("backward", "backward-frozen", "backward-frozen-src"):
         return None
     dy, empty = tf.constant(p.diff_dst), tf.zeros(0)
     return lambda: tf.raw_ops.FusedBatchNormGradV3(
         y_backprop=dy, x=x, scale=gamma, reserve_space_1=mean, reserve_space_2=variance,
-        reserve_space_3=empty, is_training=op == "backward", **more,
+        reserve_space_3=empty, is_training=op == "backward", **options,
     )  # fmt: skip
 
 
@@ -145,7 +146,7 @@ GIVEN_OUTPUTS = {"oneDNN"}
 PEERS = {
     FLOOR: floor_call,
     TWO_PASSES: two_passes_call,
-    GIVEN: partial(bn_ext_call, given=True),
+    GIVEN: partial(bn_ext_call, with_out=True),
     "numpy": numpy_call,
     "torch": torch_call,
     "jax": jax_call,

@@ -83,14 +83,14 @@ def as_view(sizes, layout, dtype, view):
     """An array of zeros with these sizes in memory, as a view of a larger one."""
     spatial = range(2, len(sizes)) if layout == "NCX" else range(1, len(sizes) - 1)
     channels = 1 if layout == "NCX" else len(sizes) - 1
-    axes, scale, more, taken = {
+    axes, scale, margin, taken = {
         "": ((), 1, 0, slice(None)),
         "crop": (spatial, 1, 2, slice(1, -1)),
         "step": ((0,), 2, 0, slice(None, None, 2)),
         "flip": (spatial[:1], 1, 0, slice(None, None, -1)),
         "half": ((channels,), 2, 0, slice(sizes[channels])),
     }[view]
-    whole = tuple(scale * n + more if i in axes else n for i, n in enumerate(sizes))
+    whole = tuple(scale * n + margin if i in axes else n for i, n in enumerate(sizes))
     index = tuple(taken if i in axes else slice(None) for i in range(len(sizes)))
     return placed(whole, dtype)[index]
 

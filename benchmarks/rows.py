@@ -36,9 +36,9 @@ def prepare(peer, case):
 def burst_here():
     """In the process of a package: some calls, and the threads in a call to bn_ext."""
     _, call, before = HERE
-    found = burst(call, before)
+    times = burst(call, before)
     rest()
-    return found, _core.last_call()["threads"]
+    return times, _core.last_call()["threads"]
 
 
 class Package:
@@ -65,9 +65,9 @@ class Package:
         return self.ask(prepare, self.peer, case)
 
     def burst(self):
-        found, threads = self.ask(burst_here)
+        times, threads = self.ask(burst_here)
         self.used = max(self.used, threads)
-        return found
+        return times
 
     def end(self):
         self.process.shutdown(cancel_futures=True)
@@ -76,15 +76,15 @@ class Package:
 @contextmanager
 def packages_of(peers):
     """bn_ext and these peers. At the end, no process of theirs is left."""
-    found = {name: Package(peer) for name, peer in {"bn_ext": bn_ext_call, **peers}.items()}
+    packages = {name: Package(peer) for name, peer in {"bn_ext": bn_ext_call, **peers}.items()}
     try:
-        yield found
+        yield packages
     except BaseException:
         for process in multiprocessing.active_children():
             process.terminate()  # a call may take seconds
         raise
     finally:
-        for package in found.values():
+        for package in packages.values():
             package.end()
 
 
@@ -118,8 +118,8 @@ def chosen_cases(options):
     for name, shape, layouts, view in named or [("resnet", *each) for each in SETS["resnet"]]:
         for case in cases_of(options, [shape]):
             if case.layout in layouts:
-                found = Case(**asdict(case), view=view, set=name)
-                kinds.setdefault(replace(case, shape=()), []).append(found)
+                chosen = Case(**asdict(case), view=view, set=name)
+                kinds.setdefault(replace(case, shape=()), []).append(chosen)
     return [case for cases in kinds.values() for case in cases]
 
 
@@ -130,14 +130,14 @@ def chosen_peers(options, cases):
 
 def measured(options, cases, packages):
     """The rows, one by one. A peer that is not installed is an error only if it was asked for."""
-    said = set()
+    told = set()
 
     def skipped(name, why):
         if why.startswith("not installed"):
             if options.peers is not None:
                 raise UsageError(f"--peers: {name} is {why}")
-        elif (name, why) not in said:
-            said.add((name, why))
+        elif (name, why) not in told:
+            told.add((name, why))
             print(f"{name}: {why}", file=sys.stderr)
 
     for number, case in enumerate(cases, 1):

@@ -35,12 +35,12 @@ def serve(step):
     step()
     print("ready", flush=True)
     for _ in sys.stdin:
-        found, end = [], time.perf_counter() + BURST
-        while not found or time.perf_counter() < end:
+        times, end = [], time.perf_counter() + BURST
+        while not times or time.perf_counter() < end:
             start = time.perf_counter()
             step()
-            found.append(time.perf_counter() - start)
-        print(json.dumps(found), flush=True)
+            times.append(time.perf_counter() - start)
+        print(json.dumps(times), flush=True)
 
 
 def medians(programs, seconds, **environment):
@@ -61,16 +61,16 @@ def medians(programs, seconds, **environment):
                 raise ChildProcessError(f"{name}: the process ended")
             return line
 
-        found = {name: [] for name in running if answer(name)}
-        order, turns, end = deque(found), 0, time.perf_counter() + seconds
+        seconds_of = {name: [] for name in running if answer(name)}
+        order, turns, end = deque(seconds_of), 0, time.perf_counter() + seconds
         while turns < TURNS or time.perf_counter() < end:
             for name in order:
                 time.sleep(PAUSE)
                 print(file=running[name].stdin)
-                found[name] += json.loads(answer(name))
+                seconds_of[name] += json.loads(answer(name))
             order.rotate(1)
             turns += 1
-    for name, times in found.items():
+    for name, times in seconds_of.items():
         if median(times) > 2 * min(times):
             print(f"BUSY: {name}: the median is over twice the shortest time", file=sys.stderr)
-    return {name: median(times) for name, times in found.items()}
+    return {name: median(times) for name, times in seconds_of.items()}

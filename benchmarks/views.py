@@ -3,6 +3,7 @@
     python -m benchmarks.views                     the gradient: 144 rows in three minutes
     python -m benchmarks.views double-backward     or another operation
     python -m benchmarks.views --kinds flip crop --threads 2
+    python -m benchmarks.views --write             all of them, into docs/figures.md
 
 Who has a view can also copy it to a dense array with NumPy, and pass that. So a call on a view that
 takes longer than both is slow. All write to the same given outputs, and take turns in one process;
@@ -58,7 +59,7 @@ def view_of(sizes, layout, dtype, kind, place=16):
         return view_of(sizes, layout, dtype, "", place).swapaxes(-1, -2)
     channels = 1 if layout == "NCX" else len(sizes) - 1
     height, width = ([0] + [axis for axis in range(len(sizes)) if axis != channels])[-2:]
-    more, part = {
+    length, part = {
         "": (lambda n: n, slice(None)),
         "columns": (lambda n: 2 * n, slice(None, None, 2)),
         "rows": (lambda n: 2 * n, slice(None, None, 2)),
@@ -67,7 +68,7 @@ def view_of(sizes, layout, dtype, kind, place=16):
         "channels": (lambda n: n + -(-n // 3), slice(sizes[channels])),  # three of four
     }[kind]
     axes = {"rows": [height], "crop": [height, width], "channels": [channels]}.get(kind, [width])
-    whole = tuple(more(n) if axis in axes else n for axis, n in enumerate(sizes))
+    whole = tuple(length(n) if axis in axes else n for axis, n in enumerate(sizes))
     some = np.random.default_rng(0).standard_normal(1 << 16).astype(dtype)
     index = tuple(part if axis in axes else slice(None) for axis in range(len(sizes)))
     array = placed(whole, dtype, place)
@@ -80,8 +81,8 @@ class Operands:
 
     def __init__(self, op, shape, layout, dtype, kind="", place=16):
         reads, writes, vectors = OPS[op]
-        count, channels, *more = shape
-        sizes = (count, *more, channels) if layout == "NXC" else shape
+        count, channels, *lengths = shape
+        sizes = (count, *lengths, channels) if layout == "NXC" else shape
         self.op, self.layout, dtype = op, layout, as_dtype(dtype)
         self.read = [view_of(sizes, layout, dtype, kind, place) for _ in range(reads)]
         self.written = [placed(sizes, dtype, place) for _ in range(writes)]
@@ -90,13 +91,13 @@ class Operands:
             np.full(channels, value, np.float32) for value in (0.01, 0.9, 1.1, 0.1)
         )
 
-    def call(self, read=None, given=True, **options):
-        """A call on these operands, or on dense copies; with `given`, it writes to given arrays."""
+    def call(self, read=None, with_out=True, **options):
+        """A call on these operands, or on dense copies; with `with_out`, it writes to `written`."""
         import bn_ext
 
         src, *others = read or self.read
         options = {"epsilon": 1e-5, "data_format": self.layout, **options}
-        if given:
+        if with_out:
             options["out"] = tuple(self.written) if len(self.written) > 1 else self.written[0]
         vectors = self.mean, self.variance, self.gamma
         if self.op == "training":
@@ -144,6 +145,25 @@ def row(operands, threads, seconds):
     return times
 
 
+def write(ratios):
+    """Put a line for each kind of view into docs/figures.md, from {operation: {kind: ratios}}."""
+    from . import pages
+
+    lines = []
+    for kind in KINDS:
+        pairs = [zip(*kinds[kind], strict=True) for kinds in ratios.values()]
+        means = (" / ".join(f"{geometric_mean(each):.2f}" for each in pair) for pair in pairs)
+        lines.append([kind, *means])
+    table = pages.markdown(["view", *ratios], lines)
+    counts = []
+    for op, kinds in ratios.items():
+        of_copied = [pair[0] for pairs in kinds.values() for pair in pairs]
+        above = sum(ratio > SLOW for ratio in of_copied)
+        counts.append(f"{op} {above} of {len(of_copied)}, worst {max(of_copied):.2f}")
+    text = f"Rows above {SLOW} of copying first: {'; '.join(counts)}."
+    pages.put("views", "docs/figures.md", f"{pages.short(pages.run([]))}:\n\n{table}\n\n{text}\n")
+
+
 def main(arguments=None):
     """Run the command line."""
     parser = argparse.ArgumentParser(
@@ -157,26 +177,34 @@ def main(arguments=None):
     add("--dtypes", nargs="+", default=["float32", "bfloat16"], metavar="DTYPE")
     add("--threads", nargs="+", type=int, default=[1, 2], metavar="N")
     add("--seconds", type=float, default=0.45, help="of each row (default: %(default)s)")
+    add("--write", action="store_true", help="measure all operations, and write docs/figures.md")
     options = parser.parse_args(arguments)
-    print(f"{options.op}: view/copied  view/dense")
-    ratios, spread = [], []
+    if not options.write:
+        return measure(options, options.op)
+    return write({op: measure(options, op) for op in OPS})
+
+
+def measure(options, op):
+    """Measure an operation's rows, and print them. Return {kind: [(of copied, of dense), ...]}."""
+    print(f"{op}: view/copied  view/dense")
+    ratios, spread = {kind: [] for kind in options.kinds}, []
     for shape, kind, dtype, layout in itertools.product(
         options.shapes, options.kinds, options.dtypes, LAYOUTS
     ):
-        operands = Operands(options.op, shape, layout, dtype, kind)
+        operands = Operands(op, shape, layout, dtype, kind)
         for threads in options.threads:
             times = row(operands, threads, options.seconds)
             view, copied, dense = map(min, times)
-            ratios.append((view / copied, view / dense))
+            ratios[kind].append((view / copied, view / dense))
             spread.append(max(median(each) / min(each) for each in times))
             title = "x".join(map(str, shape))
             print(f"{title:>13} {kind:10} {dtype:8} {layout} {threads}"
                 f"  {view / copied:5.2f}  {view / dense:5.2f}", flush=True)  # fmt: skip
-    of_copied, of_dense = zip(*ratios, strict=True)
+    of_copied, of_dense = zip(*itertools.chain(*ratios.values()), strict=True)
     print(
-        f"{len(ratios)} rows, {sum(ratio > SLOW for ratio in of_copied)} above {SLOW} of copying "
-        f"first, worst {max(of_copied):.2f}, geometric means {geometric_mean(of_copied):.3f} of "
-        f"copying first, {geometric_mean(of_dense):.3f} of dense"
+        f"{len(of_copied)} rows, {sum(ratio > SLOW for ratio in of_copied)} above {SLOW} of "
+        f"copying first, worst {max(of_copied):.2f}, geometric means "
+        f"{geometric_mean(of_copied):.3f} of copying first, {geometric_mean(of_dense):.3f} of dense"
     )
     print(end=busy(spread), file=sys.stderr)
     return ratios

@@ -78,10 +78,10 @@ class Problem:
     def __init__(self, case: Case):
         self.case, self.op, self.layout, self.threads = case, case.op, case.layout, case.threads
         self.dtype, self.epsilon = dtype_of(case.dtype), 1e-5
-        self.streams, (count, channels, *more) = case.ops[case.op], case.shape
+        self.streams, (count, channels, *lengths) = case.ops[case.op], case.shape
         self.axis = -1 if case.layout == "NXC" else 1
         #: The sizes in memory.
-        self.sizes: Shape = (count, *more, channels) if self.axis < 0 else case.shape
+        self.sizes: Shape = (count, *lengths, channels) if self.axis < 0 else case.shape
         some = np.random.default_rng(0).standard_normal(min(math.prod(self.sizes), 1 << 20))
         self.tensors: dict[str, Array] = {}
         for name in dict.fromkeys(("src", *self.streams.reads)):  # src for its shape, too
@@ -109,12 +109,12 @@ Peer = Callable[[Problem], Call | None]
 def bn_ext_call(problem: Problem, **also: Any) -> Call:
     """A call to bn_ext, which returns new results if `also` names no outputs."""
     p = problem
-    how = {"epsilon": p.epsilon, "data_format": p.layout, "num_threads": p.threads, **also}
-    if p.op.startswith("training"):  # the benchmarks have more of each
-        return lambda: _functions.batch_norm_training(p.src, p.gamma, p.beta, **how)
+    options = {"epsilon": p.epsilon, "data_format": p.layout, "num_threads": p.threads, **also}
+    if p.op.startswith("training"):  # benchmarks/ has more operations of this kind
+        return lambda: _functions.batch_norm_training(p.src, p.gamma, p.beta, **options)
     if p.op.startswith("inference"):
-        return lambda: _functions.batch_norm_inference(p.src, *p.vectors, p.beta, **how)
-    return lambda: _functions.batch_norm_backward(p.src, p.diff_dst, *p.vectors, **how)
+        return lambda: _functions.batch_norm_inference(p.src, *p.vectors, p.beta, **options)
+    return lambda: _functions.batch_norm_backward(p.src, p.diff_dst, *p.vectors, **options)
 
 
 def formulas(problem: Problem, numpy: Any) -> dict[str, tuple[Callable[..., object], Any]]:
@@ -152,8 +152,8 @@ def formulas(problem: Problem, numpy: Any) -> dict[str, tuple[Callable[..., obje
 
 def numpy_call(problem: Problem) -> Call | None:
     """The formula in NumPy."""
-    function, given = formulas(problem, np).get(problem.op, (None, ()))
-    return function and partial(function, *given)
+    function, arguments = formulas(problem, np).get(problem.op, (None, ()))
+    return function and partial(function, *arguments)
 
 
 def tensor_of(array: Array) -> Any:  # pragma: no cover - held by pytest -m peers
@@ -169,8 +169,8 @@ def torchs_threads() -> int:  # pragma: no cover - held by pytest -m peers
     """The default of torch, asked before it is changed."""
     import torch
 
-    found: int = torch.get_num_threads()
-    return found
+    threads: int = torch.get_num_threads()
+    return threads
 
 
 def torch_arguments(problem: Problem) -> tuple[list[Any], list[Any]]:  # pragma: no cover - likewise
@@ -179,12 +179,12 @@ def torch_arguments(problem: Problem) -> tuple[list[Any], list[Any]]:  # pragma:
 
     torch.set_num_threads(problem.threads or torchs_threads())
     p = problem
-    given = [p.tensors[name] for name in dict.fromkeys(("src", *p.streams.reads))]
+    arrays = [p.tensors[name] for name in dict.fromkeys(("src", *p.streams.reads))]
     # torch has channels-last formats for four and five axes. With three axes it is slow, but not
     # with the same data reshaped to two.
     if p.layout == "NXC" and p.src.ndim == 3:
-        given = [a.reshape(-1, a.shape[-1]) for a in given]
-    tensors = [tensor_of(a).movedim(p.axis, 1) for a in given]
+        arrays = [a.reshape(-1, a.shape[-1]) for a in arrays]
+    tensors = [tensor_of(a).movedim(p.axis, 1) for a in arrays]
     return tensors, [torch.from_numpy(v) for v in (*p.vectors, p.beta)]
 
 
@@ -232,16 +232,16 @@ class Times(NamedTuple):
 
 def burst(call: Call, before: Call) -> list[Times]:
     """The times of each of some calls."""
-    found: list[Times] = []
+    times: list[Times] = []
     end = time.perf_counter() + BURST
-    while not found or time.perf_counter() < end:
+    while not times or time.perf_counter() < end:
         first = time.perf_counter()
         before()
         start = time.perf_counter()
         call()
         done = time.perf_counter()
-        found.append(Times(done - start, done - first))
-    return found
+        times.append(Times(done - start, done - first))
+    return times
 
 
 def rest() -> None:
@@ -259,15 +259,15 @@ def in_turns(
     bursts: Mapping[str, Callable[[], list[Times]]], seconds: float
 ) -> dict[str, list[Times]]:
     """The times of each call. Bursts take turns until the time is up, the first place too."""
-    found: dict[str, list[Times]] = {name: [] for name in bursts}
+    times: dict[str, list[Times]] = {name: [] for name in bursts}
     order, turns, end = deque(bursts), 0, time.perf_counter() + seconds
     while turns < TURNS or time.perf_counter() < end:
         for name in order:
             rest()
-            found[name] += bursts[name]()
+            times[name] += bursts[name]()
         order.rotate(1)
         turns += 1
-    return found
+    return times
 
 
 def row_of(case: Case, times: Mapping[str, list[Times]], used: int) -> Row:
@@ -284,9 +284,9 @@ def row_of(case: Case, times: Mapping[str, list[Times]], used: int) -> Row:
         "threads": case.threads or _core.default_threads(),
         "threads_used": used,
         "bytes_moved": sum(map(len, case.ops[case.op])) * nbytes,
-        "medians": {n: statistics.median(t.call for t in found) for n, found in times.items()},
-        "shortest": {n: min(t.call for t in found) for n, found in times.items()},
-        "pairs": {n: statistics.median(t.pair for t in found) for n, found in times.items()},
+        "medians": {n: statistics.median(t.call for t in own) for n, own in times.items()},
+        "shortest": {n: min(t.call for t in own) for n, own in times.items()},
+        "pairs": {n: statistics.median(t.pair for t in own) for n, own in times.items()},
     }
 
 
@@ -295,9 +295,9 @@ def row(case: Case, peers: dict[str, Peer], seconds: float) -> Row:
     problem, bursts, used = Problem(case), {}, [0]
 
     def timed(call: Call) -> list[Times]:
-        found = burst(call, WORK[case.behind])
+        times = burst(call, WORK[case.behind])
         used.append(_core.last_call()["threads"])
-        return found
+        return times
 
     for name, peer in list(peers.items()):
         try:

@@ -216,28 +216,11 @@ def batch_norm_backward(
     diff_src_1: Literal[True], exact: Flag = False,
 ) -> BatchNormAddGradients[NDArray[Scalar]]: ...  # fmt: skip
 @refuses_other_names
-def batch_norm_backward(
-    src: Data[Scalar],
-    diff_dst: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    data_format: DataFormat | None = None,
-    is_training: Flag = True,
-    param_grads: Flag = True,
-    sums: GradientSums | None = None,
-    out: Out | None = None,
-    num_threads: SupportsIndex | None = None,
-    relu: Flag = False,
-    beta: Array | None = None,
-    dst: Array | None = None,
-    workspace: NDArray[np.uint8] | None = None,
-    diff_src_1: Flag = False,
-    exact: Flag = False,
-    **other: Never,
-) -> BatchNormGradients[NDArray[Scalar]] | BatchNormAddGradients[NDArray[Scalar]]:
+def batch_norm_backward(  # type: ignore[no-untyped-def]  # types: see the overloads
+    src, diff_dst, mean, variance, gamma=None, *, epsilon, data_format=None, is_training=True,
+    param_grads=True, sums=None, out=None, num_threads=None, relu=False, beta=None, dst=None,
+    workspace=None, diff_src_1=False, exact=False, **other,
+):  # fmt: skip
     """Gradient of batch normalization.
 
     For each channel, with sums over its M elements, ``dy = diff_dst``, ``xc = src - mean``
@@ -350,9 +333,11 @@ def batch_norm_backward(
     in memory: not on the CPU, the number of threads, alignment, `out`, the dtype of a vector that
     holds the same values, or the floating-point mode of the caller.
 
-    No warning is given for NaN, infinite, or negative variances: the result is what IEEE arithmetic
-    makes of the formula, in float32 unless the data is float64: a mean beyond its range is
-    infinite. An empty problem gives an empty diff_src, and zeros for diff_gamma and diff_beta.
+    Where a variance plus epsilon is negative, the result is NaN, with NumPy's RuntimeWarning of an
+    invalid value, which ``np.errstate(invalid=...)`` controls. For NaN and infinite values it is
+    what IEEE arithmetic makes of the formula, in float32 unless the data is float64: a mean beyond
+    its range is infinite. An empty problem gives an empty diff_src, and zeros for diff_gamma and
+    diff_beta.
 
     Examples
     --------
@@ -524,11 +509,11 @@ def batch_norm_statistics_backward(
     """
     if other:
         raise unknown(batch_norm_statistics_backward, other)
-    given = {"diff_gamma": diff_gamma, "diff_beta": diff_beta, "variance": variance}
-    vectors = vectors_alike(**given, **({} if gamma is None else {"gamma": gamma}))
+    required = {"diff_gamma": diff_gamma, "diff_beta": diff_beta, "variance": variance}
+    vectors = vectors_alike(**required, **({} if gamma is None else {"gamma": gamma}))
     epsilon = _core.as_epsilon(epsilon)
     with _core.DefaultMode():
         wide = {name: vector.astype(np.float64) for name, vector in vectors.items()}
-        found = statistics_backward(**{"gamma": None, **wide}, epsilon=epsilon)
+        grads = statistics_backward(**{"gamma": None, **wide}, epsilon=epsilon)
         dtype = vectors["variance"].dtype
-        return found[0].astype(dtype), found[1].astype(dtype)
+        return grads[0].astype(dtype), grads[1].astype(dtype)

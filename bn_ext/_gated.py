@@ -39,11 +39,11 @@ def gated_double_backward(
     gate = {"workspace": workspace, "data_format": options["data_format"]}
     if workspace is not None:
         diff_dst = gated(diff_dst, src, mean, **gate)
-    found = _core.double_backward(src, diff_dst, mean, *rest, **options)
-    both = found.diff_diff_dst
+    second = _core.double_backward(src, diff_dst, mean, *rest, **options)
+    both = second.diff_diff_dst
     if of_src_1 is not None:
         with _core.DefaultMode():
             both += of_src_1
     if workspace is not None:
         gated(both, src, mean, **gate, out=both)
-    return found
+    return second

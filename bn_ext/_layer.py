@@ -202,9 +202,9 @@ class BatchNorm:
 
     def _check_options(self) -> None:
         """Raise now the errors that the first step would raise."""
-        given: Any = self.allreduce
-        if given is not None and not callable(given):
-            got = _core.shown(given)
+        allreduce: Any = self.allreduce
+        if allreduce is not None and not callable(allreduce):
+            got = _core.shown(allreduce)
             raise TypeError(f"allreduce: expected a callable or None, got {got}")
         axes = _core.as_format(self.data_format) >> 2 or 2
         shape = [0] * axes
@@ -295,9 +295,9 @@ class BatchNorm:
             state["saved"] = before
             raise
 
-    def __call__(self, *given: Any, **options: Any) -> NDArray[Any]:
+    def __call__(self, *arguments: Any, **options: Any) -> NDArray[Any]:
         """Call `forward`, which a subclass may override."""
-        return self.forward(*given, **options)
+        return self.forward(*arguments, **options)
 
     __call__.__signature__ = forward.__signature__  # type: ignore[attr-defined]
 
@@ -326,7 +326,7 @@ class BatchNorm:
             mean, variance, elements = total.mean, total.variance, total.count
             dst = _core.inference(mean=mean, variance=variance, **options)
             if tracking:
-                _core.update_running(*total._found(), **tracking)
+                _core.update_running(*total._moments(), **tracking)
         else:
             mean, variance = np.empty((2, self.channels))
             out = None, mean, variance
@@ -339,10 +339,10 @@ class BatchNorm:
             )
         return dst
 
-    def _total(self, kind: Any, *given: Any, **options: Any) -> Any:
+    def _total(self, kind: Any, *arrays: Any, **options: Any) -> Any:
         """The sums of all processes."""
-        how = {"data_format": self.data_format, "num_threads": self.num_threads}
-        own = kind(*given, exact=self.exact, **how, **options)
+        shared = {"data_format": self.data_format, "num_threads": self.num_threads}
+        own = kind(*arrays, exact=self.exact, **shared, **options)
         total: Any = self.allreduce(own)  # type: ignore[misc]
         fits = type(total) is kind and all(
             getattr(total, name) == getattr(own, name) for name in kind._ALIKE
@@ -390,8 +390,12 @@ class BatchNorm:
         """Convert src; its channels must fit the layer."""
         data = _core.as_array(src, "src")
         axis = self._channel_axis
-        refused = data.ndim < 2 or (data.ndim > 2 and self.data_format is None)  # by the functions
-        if refused or data.shape[axis] == self.channels:
+        if data.ndim > 2 and self.data_format is None:
+            raise ValueError(
+                "data_format: expected 'NXC' (channels last) or 'NCX' (channels on axis 1) in the "
+                f"call of BatchNorm, because src has shape {data.shape}; it is missing there"
+            )
+        if data.ndim < 2 or data.shape[axis] == self.channels:  # the functions refuse the former
             return data
         other, format_ = (1, "NCX") if axis == -1 else (-1, "NXC")
         fits = data.shape[other] == self.channels
@@ -448,28 +452,28 @@ class BatchNorm:
         param_grads = self.affine and not self.frozen
         gated = saved.added and self.relu
         gate: dict[str, Any] = {"relu": True, **saved.gate} if self.relu else {}
-        given = saved.src, diff, saved.mean, saved.variance, self.gamma
+        arrays = saved.src, diff, saved.mean, saved.variance, self.gamma
         options = {
             **self._shared(),
             "is_training": saved.from_batch,
             "param_grads": param_grads,
             "exact": self.exact,
-            "total": self._total_gradient(saved, given, gate, param_grads),
+            "total": self._total_gradient(saved, arrays, gate, param_grads),
             "diff_src_1": gated,
             **gate,
         }
         out = [None, *(self._written() if param_grads else (None, None)), *[None] * gated]
-        found: Any = _core.backward(*given, **options, out=out, dry=accumulate)
+        grads: Any = _core.backward(*arrays, **options, out=out, dry=accumulate)
         if accumulate:  # that was only to refuse arrays which must not be written
-            found = _core.backward(*given, **options)
+            grads = _core.backward(*arrays, **options)
         if param_grads and accumulate:
             with _core.DefaultMode():
-                self.diff_gamma += found.diff_gamma
-                self.diff_beta += found.diff_beta
+                self.diff_gamma += grads.diff_gamma
+                self.diff_beta += grads.diff_beta
         if saved is self.saved:
             vars(self)["_used"] = saved.mean
-        added = found[3] if gated else diff
-        return (found.diff_src, added) if saved.added else found.diff_src
+        added = grads[3] if gated else diff
+        return (grads.diff_src, added) if saved.added else grads.diff_src
 
     def _pass_of(self, saved: Saved | None) -> Saved:
         """The pass whose gradient is wanted: the one that is given, or the last."""
@@ -490,22 +494,22 @@ class BatchNorm:
             raise TypeError(
                 f"saved: expected the layer's `saved` after a forward, got {_core.shown(saved)}"
             )
-        for name, mine, its in zip(_Options._fields, self._options, saved.options, strict=True):
-            if its != mine:
+        for name, ours, theirs in zip(_Options._fields, self._options, saved.options, strict=True):
+            if theirs != ours:
                 raise ValueError(
-                    f"saved: expected a pass of a layer with {name}={mine!r}, like this one, "
-                    f"got one with {name}={its!r}"
+                    f"saved: expected a pass of a layer with {name}={ours!r}, like this one, "
+                    f"got one with {name}={theirs!r}"
                 )
         return saved
 
     def _total_gradient(
-        self, saved: Saved, given: tuple[Any, ...], gate: dict[str, Any], param_grads: bool
+        self, saved: Saved, arrays: tuple[Any, ...], gate: dict[str, Any], param_grads: bool
     ) -> Any:
         """The sums of all processes that `_core.backward` takes, if there are any."""
         total, elements = None, saved.src.size // self.channels
         if self.allreduce and (saved.from_batch or param_grads):
             known = {"variance": saved.variance, "gamma": self.gamma, "epsilon": self.epsilon}
-            total = self._total(GradientSums, *given[:3], **gate, **known)
+            total = self._total(GradientSums, *arrays[:3], **gate, **known)
             elements = total.count
         if saved.from_batch and saved.elements != elements:
             raise ValueError(
@@ -601,8 +605,8 @@ class BatchNorm:
         def __setattr__(self, name, value):
             """Refuse what is fixed and, except in a user's subclass, names of others."""
             if name in _Options._fields and name in vars(self):
-                said = "fixed when the layer is made; make another BatchNorm"
-                raise AttributeError(f"{name}: {said}")
+                hint = "fixed when the layer is made; make another BatchNorm"
+                raise AttributeError(f"{name}: {hint}")
             is_ours = type(self).__module__.partition(".")[0] == "bn_ext"
             if name in self._LACKS or (is_ours and name not in _OWN and find_hint(name, _OWN)):
                 self.__getattr__(name)

@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
+import bn_ext._groups as _groups
 from bn_ext._version import __version__
 
 if TYPE_CHECKING:
@@ -21,21 +22,10 @@ if TYPE_CHECKING:
 _SPIN = {"GOMP_SPINCOUNT": "5000", "KMP_BLOCKTIME": "1"}
 
 
-def _read(path: str) -> str:
-    """The text of a system file; "" if it cannot be read."""
-    # Not with pathlib, which would double the time of the import. File names in the text may be any
-    # bytes; escaped, they can be printed.
-    try:
-        with open(path, encoding="utf-8", errors="backslashreplace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
 def _openmp_libraries(maps: str = "/proc/self/maps") -> list[str]:
     """Paths of the OpenMP runtimes in this process, where the system can tell."""
-    found = re.findall(r"/.*/lib(?:gomp|i?omp)[^/]*\.so[^/ ]*$", _read(maps), re.MULTILINE)
-    return list(dict.fromkeys(found))
+    paths = re.findall(r"/.*/lib(?:gomp|i?omp)[^/]*\.so[^/ ]*$", _groups.read(maps), re.MULTILINE)
+    return list(dict.fromkeys(paths))
 
 
 def _import_core() -> Any:
@@ -194,44 +184,22 @@ def _forced_isa() -> str | None:
     return name
 
 
-def _group_limits(file: str, cgroups: str, membership: str) -> list[list[int]]:
-    """The numbers of this file, for each control group (of Linux's version 2) that sets a limit:
-    the process's, and those up to the root.
-    """
-    group = re.search("^0::(.*)", _read(membership), re.MULTILINE)
-    if not group:
-        return []
-    # A container may see only its own group, mounted as the root; then most files are missing.
-    names = group[1].strip("/").split("/")
-    folders = {"/".join([cgroups, *names[:k]]) for k in range(len(names) + 1)}
-    found = [_read(f"{folder}/{file}").split() for folder in folders]
-    return [[int(word) for word in words] for words in found if words and words[0] != "max"]
-
-
-def _cpu_quota(
-    cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup"
-) -> int | None:
-    """Whole CPUs that the process's control groups allow it, at least 1; None: no limit."""
-    limits = [quota / time for quota, time in _group_limits("cpu.max", cgroups, membership)]
-    return max(1, int(min(limits) + 0.5)) if limits else None
-
-
 def _cache_sizes() -> tuple[int, int]:
     """Bytes of a core's second-level cache, and of our share of the last-level cache."""
     sizes = {2: 1 << 20, 3: 16 << 20}  # of common servers, if the system does not tell
     # Not from sysconf: on a virtual machine, it gave ten times the L3 size.
     for index in range(8):
         folder = f"/sys/devices/system/cpu/cpu0/cache/index{index}"
-        text = " ".join(_read(f"{folder}/{name}").strip() for name in ("level", "size"))
-        if found := re.fullmatch("([23]) ([1-9][0-9]*)([KM]?)", text):
-            sizes[int(found[1])] = int(found[2]) << {"": 0, "K": 10, "M": 20}[found[3]]
+        text = " ".join(_groups.read(f"{folder}/{name}").strip() for name in ("level", "size"))
+        if match := re.fullmatch("([23]) ([1-9][0-9]*)([KM]?)", text):
+            sizes[int(match[1])] = int(match[2]) << {"": 0, "K": 10, "M": 20}[match[3]]
     # A virtual machine of two CPUs may report 480 MiB, which it shares with a hundred others. Few
     # processors have more than 16 MiB for each core.
     ours = (16 << 20) * (os.cpu_count() or 1)
     return sizes[2], max(sizes[2], min(sizes[3], ours))
 
 
-def _memory(cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup") -> int:
+def _memory(*places: str) -> int:
     """Bytes of memory that this process may use at most; 0 if the system does not tell."""
     try:
         import resource
@@ -240,15 +208,15 @@ def _memory(cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgrou
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     own = [resource.getrlimit(each)[0] for each in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
     limits += [limit for limit in own if limit != resource.RLIM_INFINITY]
-    limits += [limit for (limit,) in _group_limits("memory.max", cgroups, membership)]
+    limits += [limit for (limit,) in _groups.limits("memory.max", *places)]
     return max(0, min(limits))
 
 
 def _processor() -> str:
     import platform
 
-    found = re.search("^model name.*: (.*)", _read("/proc/cpuinfo"), re.MULTILINE)
-    return found[1] if found else platform.processor() or platform.machine()
+    model = re.search("^model name.*: (.*)", _groups.read("/proc/cpuinfo"), re.MULTILINE)
+    return model[1] if model else platform.processor() or platform.machine()
 
 
 def _threads_set_by(threads: int) -> str:
@@ -336,6 +304,6 @@ if not TYPE_CHECKING:
     _core, _WAIT_SET_BY = _load_core()
 _FORCED_ISA = _forced_isa()
 keep_memory()
-_QUOTA = _cpu_quota()
+_QUOTA = _groups.cpu_quota()
 _core.set_threads_limit(_QUOTA or 0)
 _core.set_cache_sizes(*_cache_sizes())

@@ -73,13 +73,13 @@ class _Sums:
     @property
     def count(self) -> int:
         """Number of elements of each channel, over all parts."""
-        count = _core.state_count(self._sums, self._n_rows) if self.exact else self._count
+        count = _core.state_count(self._sums, self._format) if self.exact else self._count
         return count if self.channels else self._count
 
     @property
-    def _n_rows(self) -> int:
-        """How many rows the sums of this dtype and kind have."""
-        return _core.rows_of_sums(self.dtype, self.exact, self._OF_MOMENTS)
+    def _format(self) -> _core.StateFormat:
+        """Of exact sums of this dtype and kind."""
+        return _core.state_format(self.dtype, self._OF_MOMENTS)
 
     @property
     def array(self) -> NDArray[np.int64]:
@@ -103,7 +103,7 @@ class _Sums:
             return NotImplemented
         self._check_whole(other)
         if self.exact:
-            added = _core.added_states(self._sums, other._sums, self._n_rows)
+            added = _core.added_states(self._sums, other._sums, self._format)
             return self._with(added, self._count + other._count)
         count = self._count + other._count
         if count >= _MOST:
@@ -125,7 +125,7 @@ class _Sums:
         kind = type(self).__name__
         if not self.exact:
             raise TypeError(f"{kind}: expected exact=True for -: the rounding of + stays otherwise")
-        rest = _core.state_without(self._sums, other._sums, self._n_rows, kind)
+        rest = _core.state_without(self._sums, other._sums, self._format, kind)
         new = self._with(rest, self._count - other._count)
         try:
             new._require_possible()
@@ -154,7 +154,7 @@ class _Sums:
         """An exact sum in its canonical form, without limbs that are 0 in all channels."""
         if not self.exact:
             return vars(self)
-        packed, rows = _core.pack_state(self._sums, self._n_rows)
+        packed, rows = _core.pack_state(self._sums, self._format)
         count = 0 if self.channels else self._count
         return {**vars(self), "_sums": packed, "_rows": rows, "_count": count}
 
@@ -170,23 +170,24 @@ class _Sums:
         most = _MOST - 1 if no_channels or not exact else 0  # integers have a count of their own
         counts = type(count) is int and 0 <= count <= most
         _require(counts, "_count", f"an integer from 0 to {most}", count)
-        n = _core.rows_of_sums(dtype, exact, self._OF_MOMENTS)
         if exact:
-            rows = _array_of("_rows", saved["_rows"], np.bool_, n)
+            format = _core.state_format(dtype, self._OF_MOMENTS)
+            rows = _array_of("_rows", saved["_rows"], np.bool_, format.rows)
             packed = _array_of("_sums", sums, np.int64, int(rows.sum()), 2, None)
-            sums = _core.unpack_state(packed, rows)
+            sums = _core.unpack_state(packed, rows, format)
         else:
+            n = _core.rows_of_sums(dtype, self._OF_MOMENTS)
             sums = _array_of("_sums", sums, np.float64, n, None)
-        found = {**saved, "exact": exact, "_sums": sums}
-        found.pop("_rows", None)
-        if "_mean" in found:
-            found["_mean"] = _array_of("_mean", found["_mean"], np.float64, sums.shape[-1])
-        vars(self).update(found)
+        new = {**saved, "exact": exact, "_sums": sums}
+        new.pop("_rows", None)
+        if "_mean" in new:
+            new["_mean"] = _array_of("_mean", new["_mean"], np.float64, sums.shape[-1])
+        vars(self).update(new)
 
     def _values(self) -> tuple[NDArray[Any], ...]:
         """Arrays that are equal for equal sums."""
         alike = [np.asarray(getattr(self, name)) for name in self._ALIKE]
-        sums = _core.canonical_state(self._sums, self._n_rows) if self.exact else self._sums
+        sums = _core.canonical_state(self._sums, self._format) if self.exact else self._sums
         return (*alike, np.asarray(self.count), sums)
 
     def _with(self, sums: NDArray[Any], count: int) -> Self:
@@ -213,7 +214,7 @@ class _Sums:
 
     def _require_possible(self) -> None:
         """Raise a ValueError if no data has these exact sums."""
-        _core.state_sums(self._sums, self._n_rows)
+        _core.state_sums(self._sums, self._format)
 
 
 class Statistics(_Sums):
@@ -297,8 +298,8 @@ class Statistics(_Sums):
         if other:
             raise unknown(Statistics, other)
         self.exact = _core.as_flag(exact, "exact")
-        found = _core.training_sums(src, data_format, self.exact, num_threads)
-        self._sums, self._count, self.dtype = found
+        summed = _core.training_sums(src, data_format, self.exact, num_threads)
+        self._sums, self._count, self.dtype = summed
 
     @classmethod
     def from_moments(
@@ -340,18 +341,18 @@ class Statistics(_Sums):
                 known = np.dtype(dtype).name
         _require_known(known)
         number = _core.as_index(count, "count", "an integer", 0, _MOST - 1)
-        found = vectors_alike(mean=mean, variance=variance)
-        rows = _core.rows_of_sums(known, False, True)
-        sums = np.zeros((rows, *found["mean"].shape))
+        moments = vectors_alike(mean=mean, variance=variance)
+        rows = _core.rows_of_sums(known, True)
+        sums = np.zeros((rows, *moments["mean"].shape))
         with _core.DefaultMode():
-            given = found["variance"]
-            wrong = np.flatnonzero((given < 0) | ((given > 0) & (number == 1)))
+            variances = moments["variance"]
+            wrong = np.flatnonzero((variances < 0) | ((variances > 0) & (number == 1)))
             if wrong.size:
                 expected = "0 with count=1" if number == 1 else "at least 0"
-                got = f"{float(given[wrong[0]])!r} in channel {wrong[0]}"
+                got = f"{float(variances[wrong[0]])!r} in channel {wrong[0]}"
                 raise ValueError(f"variance: expected {expected}, got {got}")
             if number:
-                sums[0], sums[1] = found.values()
+                sums[0], sums[1] = moments.values()
                 sums[1] *= number / _core.power_above(number)
         sums[np.isnan(sums)] = np.nan
         new = object.__new__(cls)
@@ -361,8 +362,8 @@ class Statistics(_Sums):
     @property
     def mean(self) -> NDArray[np.float64]:
         """Mean of each channel."""
-        found, count = self._found()
-        return found[0] if count else np.full(self.channels, np.nan)
+        moments, count = self._moments()
+        return moments[0] if count else np.full(self.channels, np.nan)
 
     @property
     def variance(self) -> NDArray[np.float64]:
@@ -375,10 +376,10 @@ class Statistics(_Sums):
         return self._variance(1)
 
     def _variance(self, correction: int) -> NDArray[np.float64]:
-        found, count = self._found()
+        moments, count = self._moments()
         divisor = (count - correction) / _core.power_above(count) if count > correction else np.nan
         with _core.DefaultMode():
-            variance: NDArray[np.float64] = found[1] / divisor
+            variance: NDArray[np.float64] = moments[1] / divisor
         variance[np.isnan(variance)] = np.nan
         return variance
 
@@ -400,36 +401,36 @@ class Statistics(_Sums):
         >>> running_mean, running_variance
         (array([0.2]), array([1.1]))
         """
-        found, count = self._found()
+        moments, count = self._moments()
         _core.update_running(
-            found, count, running_mean, running_variance, exponential_avg_factor, correction
+            moments, count, running_mean, running_variance, exponential_avg_factor, correction
         )
 
     def _require_possible(self) -> None:
-        self._found()
+        self._moments()
 
-    def _found(self) -> tuple[NDArray[np.float64], int]:
+    def _moments(self) -> tuple[NDArray[np.float64], int]:
         """Means, sums of squares about them over `power_above` of the number of elements of each
         channel, and this number.
         """
         if self.exact:
-            found, count = _core.state_statistics(self._sums, self.dtype)
-            return found, count if self.channels else self._count
+            moments, count = _core.state_statistics(self._sums, self._format)
+            return moments, count if self.channels else self._count
         return self._sums[:2].copy(), self._count
 
     def _joined(self, other: Self, count: int) -> NDArray[np.float64]:
         if self._count < other._count and self.dtype == "float64":
-            return other._joined(self, count)  # a short step from the mean is rounded little
+            return other._joined(self, count)  # of both steps, the shorter one is rounded less
         share, power = other._count / count, _core.power_above(count)
         # The mean is a pair of doubles if there is a third row.
         mean, squares, low = (*self._sums, 0.0)[:3]
-        theirs, more, their_low = (*other._sums, 0.0)[:3]
+        theirs, their_squares, their_low = (*other._sums, 0.0)[:3]
         off = (theirs - mean) + (their_low - low)
         # Grouped like this, nothing overflows unless the variance does.
-        more = more * (_core.power_above(other._count) / power) + off * (
+        their_squares = their_squares * (_core.power_above(other._count) / power) + off * (
             off * (self._count * share / power)
         )
-        squares = squares * (_core.power_above(self._count) / power) + more
+        squares = squares * (_core.power_above(self._count) / power) + their_squares
         step = off * share + low
         half = mean / 2 + (theirs / 2 - mean / 2) * share
         total = np.where(np.isfinite(off), mean + step, 2 * half)
@@ -522,11 +523,11 @@ class GradientSums(_Sums):
         if other:
             raise unknown(GradientSums, other)
         self.exact = _core.as_flag(exact, "exact")
-        found = _core.backward_sums(
+        summed = _core.backward_sums(
             src, diff_dst, mean, data_format, self.exact, num_threads, relu, beta, dst, workspace,
             variance, gamma, epsilon,
         )  # fmt: skip
-        self._sums, self._count, self.dtype, self._mean = found
+        self._sums, self._count, self.dtype, self._mean = summed
 
     @property
     def mean(self) -> NDArray[np.float64]:
@@ -536,8 +537,8 @@ class GradientSums(_Sums):
     def _check_whole(self, other: Self) -> None:
         super()._check_whole(other)
         if self.exact:  # whose arrays may have been reshaped
-            _core.state_count(self._sums, self._n_rows)
-            _core.state_count(other._sums, self._n_rows)
+            _core.state_count(self._sums, self._format)
+            _core.state_count(other._sums, self._format)
         channel = _core.first_different(self._mean, other._mean)
         if channel >= 0:
             self._require_same(

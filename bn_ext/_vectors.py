@@ -10,9 +10,9 @@ import numpy as np
 import bn_ext._core as _core
 
 
-def vectors_alike(**given: Any) -> dict[str, Any]:
+def vectors_alike(**arrays: Any) -> dict[str, Any]:
     """Arguments as vectors, which must all have the first one's length."""
-    vectors = {name: _core.as_array(vector, name) for name, vector in given.items()}
+    vectors = {name: _core.as_array(vector, name) for name, vector in arrays.items()}
     like, first = next(iter(vectors.items()))
     for name, vector in vectors.items():
         if vector.ndim != 1 or vector.shape != first.shape:
@@ -26,18 +26,15 @@ def product(*factors: Any) -> Any:
     """Their product. It overflows or underflows only if its value does: exponents are added."""
     with _core.DefaultMode():
         numbers, exponents = zip(*map(np.frexp, factors), strict=True)
-        found = np.ldexp(reduce(np.multiply, numbers), sum(exponents))
-        return np.where(np.isnan(found), np.nan, found)
-
-
-def rstd(variance: Any, epsilon: float) -> Any:
-    with _core.DefaultMode():
-        return 1 / np.sqrt(variance + epsilon)
+        result = np.ldexp(reduce(np.multiply, numbers), sum(exponents))
+        return np.where(np.isnan(result), np.nan, result)
 
 
 def statistics_backward(
     diff_gamma: Any, diff_beta: Any, variance: Any, gamma: Any, epsilon: float
 ) -> tuple[Any, Any]:
     """diff_mean, diff_variance."""
-    scale = rstd(variance, epsilon), -1.0 if gamma is None else -gamma
-    return product(*scale, diff_beta), product(*scale, scale[0], diff_gamma, 0.5)
+    with _core.DefaultMode():
+        rstd = 1 / np.sqrt(variance + epsilon)
+    scale = rstd, -1.0 if gamma is None else -gamma
+    return product(*scale, diff_beta), product(*scale, rstd, diff_gamma, 0.5)

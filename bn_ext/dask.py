@@ -36,10 +36,10 @@ except ImportError as _error:
 __all__ = ["batch_norm_backward", "batch_norm_inference", "batch_norm_training"]
 __dir__ = __all__.copy
 
-_Given = dict[str, Any]
+_Named = dict[str, Any]
 
 
-def _checked(check: Any, data: _Given, vectors: _Given, options: _Given, **more: Any) -> Any:
+def _checked(check: Any, data: _Named, vectors: _Named, options: _Named, **others: Any) -> Any:
     """Raise what a dry run of `check` raises. Return the axis of the channels, data chunked like
     src, the vectors of each block of channels, and options.
     """
@@ -60,13 +60,13 @@ def _checked(check: Any, data: _Given, vectors: _Given, options: _Given, **more:
             shown[k] = np.broadcast_to(np.zeros((), a.dtype), shape)
             lazy.append(k)
     try:
-        check(**shown, **options, **more, dry=True)
+        check(**shown, **options, **others, dry=True)
     except TypeError as error:  # NumPy would load a whole Dask array to convert it
         hint = re.sub(rf"np\.asarray\(({'|'.join(lazy)}), ", r"\1.astype(", str(error))
         raise TypeError(hint) from None
     for k, a in data.items():
         both = enumerate(zip(src.chunks, a.chunks, strict=True))
-        known = {i: ours for i, (ours, its) in both if not math.isnan(sum(ours + its))}
+        known = {i: ours for i, (ours, theirs) in both if not math.isnan(sum(ours + theirs))}
         data[k] = a.rechunk(known)
         if data[k].numblocks != src.numblocks:
             raise ValueError(
@@ -76,7 +76,7 @@ def _checked(check: Any, data: _Given, vectors: _Given, options: _Given, **more:
     (vectors,) = compute({k: a for k, a in vectors.items() if a is not None})
     ends = np.cumsum(src.chunks[axis])
     pieces = {k: np.split(_core.as_array(a, k), ends) for k, a in vectors.items()}
-    own = [{k: of[i].copy() for k, of in pieces.items()} for i in range(len(ends))]
+    own = [{k: parts[i].copy() for k, parts in pieces.items()} for i in range(len(ends))]
     return axis, data, own, {**options, "epsilon": _core.as_epsilon(options["epsilon"])}
 
 
@@ -93,7 +93,7 @@ def _lazy(name: str, a: Any) -> Any:
     raise TypeError(f"{name}: expected {expected}, got {kind.__module__}.{kind.__qualname__}{hint}")
 
 
-def _each(function: Any, axis: int, data: _Given, vectors: list[_Given], options: _Given) -> Any:
+def _each(function: Any, axis: int, data: _Named, vectors: list[_Named], options: _Named) -> Any:
     """A function's results, lazy like src; or the totals of a class of sums, computed now."""
     src, axes, sums = data["src"], (*range(data["src"].ndim),), isinstance(function, type)
     dtype, options = (object, {**options, "exact": True}) if sums else (src.dtype, options)
@@ -147,21 +147,22 @@ def batch_norm_training(
     """
     if other:
         raise unknown(batch_norm_training, other)
-    how: _Given = {"data_format": data_format, "num_threads": num_threads}
+    shared: _Named = {"data_format": data_format, "num_threads": num_threads}
     axis, data, vectors, options = _checked(
         _core.training, {"src": src, "src_1": src_1}, {"gamma": gamma, "beta": beta},
-        {"epsilon": epsilon, "relu": relu, **how}, running_mean=running_mean, correction=correction,
+        {"epsilon": epsilon, "relu": relu, **shared}, running_mean=running_mean,
         running_variance=running_variance, exponential_avg_factor=exponential_avg_factor,
+        correction=correction,
     )  # fmt: skip
-    totals = _each(Statistics, axis, {"src": src}, [{}] * len(vectors), how)
+    totals = _each(Statistics, axis, {"src": src}, [{}] * len(vectors), shared)
     for own, total in zip(vectors, totals, strict=True):
         own |= {"mean": total.mean, "variance": total.variance}
     dst = _each(_functions.batch_norm_inference, axis, data, vectors, options)
     mean, variance = (np.concatenate([own[k] for own in vectors]) for k in ("mean", "variance"))
     if running_mean is not None:
-        found, counts = zip(*[total._found() for total in totals], strict=True)
+        moments, counts = zip(*[total._moments() for total in totals], strict=True)
         running = running_mean, running_variance, exponential_avg_factor, correction
-        _core.update_running(np.concatenate(found, axis=1), counts[0], *running)
+        _core.update_running(np.concatenate(moments, axis=1), counts[0], *running)
     return BatchNormTraining(dst, mean, variance)
 
 
@@ -247,8 +248,8 @@ def batch_norm_backward(
     diff_src = _each(_functions.batch_norm_backward, axis, data, vectors, write)
     if not param_grads:
         return BatchNormGradients(diff_src, None, None)
-    options, found = {**options, "data_format": None}, []
+    options, grads = {**options, "data_format": None}, []
     for own in vectors:  # of a part without elements, with two axes
-        nothing: _Given = dict.fromkeys(data, np.empty((0, len(own["mean"])), src.dtype))
-        found.append(_functions.batch_norm_backward(**nothing, **own, **options)[1:])
-    return BatchNormGradients(diff_src, *map(np.concatenate, zip(*found, strict=True)))
+        nothing: _Named = dict.fromkeys(data, np.empty((0, len(own["mean"])), src.dtype))
+        grads.append(_functions.batch_norm_backward(**nothing, **own, **options)[1:])
+    return BatchNormGradients(diff_src, *map(np.concatenate, zip(*grads, strict=True)))

@@ -41,7 +41,9 @@ nitpick_ignore_regex = [("py:obj", r"torch\..*")]
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
-nb_execution_mode = "force"
+# .ci/run docs names a folder that keeps what cells have printed.
+nb_execution_cache_path = os.environ.get("BN_EXT_CELLS", "")
+nb_execution_mode = "cache" if nb_execution_cache_path else "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_merge_streams = True

@@ -74,7 +74,7 @@ class AnyName(type):
         setattr(cls, name, AnyName(name, (), {}))
         return cls.__dict__[name]
 
-    def __call__(cls, *given, **options):
+    def __call__(cls, *arguments, **options):
         return AnyName("called", (), {})
 
 
@@ -92,9 +92,9 @@ def signature(function):
 
 def sentence(thing):
     """The first one of its docstring."""
-    said = " ".join(inspect.getdoc(thing).partition("\n\n")[0].split())
-    said = re.split(r"(?<=\w[.;])\s+(?=[A-Z`])", said)[0].replace("``", "`").rstrip(";")
-    return said.replace("|", r"\|")
+    text = " ".join(inspect.getdoc(thing).partition("\n\n")[0].split())
+    text = re.split(r"(?<=\w[.;])\s+(?=[A-Z`])", text)[0].replace("``", "`").rstrip(";")
+    return text.replace("|", r"\|")
 
 
 def lines_of(name, thing):
@@ -104,11 +104,11 @@ def lines_of(name, thing):
     lines = [(name, signature(thing.__init__), sentence(thing))]
     own = [base for base in thing.__mro__ if base.__module__ == thing.__module__]
     for method in dict.fromkeys(n for base in own for n in vars(base) if not n.startswith("_")):
-        found = getattr(thing, method)
-        if isinstance(found, property):
-            lines.append((f"{name}.{method}", "", sentence(found)))
-        elif callable(found) and found.__doc__:
-            lines.append((f"{name}.{method}", signature(found), sentence(found)))
+        member = getattr(thing, method)
+        if isinstance(member, property):
+            lines.append((f"{name}.{method}", "", sentence(member)))
+        elif callable(member) and member.__doc__:
+            lines.append((f"{name}.{method}", signature(member), sentence(member)))
     return lines
 
 
@@ -121,7 +121,7 @@ def names_of(module, names):
 def rows():
     """{group: (what is said, [(full name, shown name, signature, sentence)])}"""
     made = {}
-    for group, (said, modules) in GROUPS.items():
+    for group, (title, modules) in GROUPS.items():
         lines = {}  # what two classes inherit is shown once
         for module, names in modules.items():
             short = re.sub(r"^bn_ext\.?(specs\.)?", "", module) + "." * (module != "bn_ext")
@@ -131,16 +131,16 @@ def rows():
                     line = f"{module}.{shown}", short + shown, words, does
                     of_class = shown.partition(".")[2]
                     lines.setdefault((of_class, does) if of_class else shown + module, line)
-        made[group] = said, list(lines.values())
+        made[group] = title, list(lines.values())
     return made
 
 
 def with_tables(page):
     """The text of the page with new tables, in Markdown, for code hosts."""
     text = ""
-    for group, (said, lines) in rows().items():
+    for group, (title, lines) in rows().items():
         cells = "".join(f"| `{name}{words}` | {does} |\n" for _, name, words, does in lines)
-        text += f"\n## {group}\n\n{said}\n\n| name | what it does |\n|---|---|\n{cells}"
+        text += f"\n## {group}\n\n{title}\n\n| name | what it does |\n|---|---|\n{cells}"
     before, _, rest = page.partition(MARKS[0])
     return f"{before}{MARKS[0]}{text}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}"
 

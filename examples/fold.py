@@ -11,7 +11,9 @@ it, a convolution or a dense layer, can take them over:
 import copy
 
 import numpy as np
-from train_digits import EPSILON, BatchNorm, forward, train
+from train_digits import EPSILON, Convolution, load, train
+
+import bn_ext
 
 
 def fold(weight, bias, norm):
@@ -20,40 +22,38 @@ def fold(weight, bias, norm):
     return weight * scale, (bias - norm.running_mean) * scale + norm.beta
 
 
-class Folded:
-    """A convolution that includes the batch normalization after it."""
+class Folded(Convolution):
+    """A convolution that includes the batch normalization after it, and its ReLU."""
 
     def __init__(self, convolution, norm):
-        self.convolution = copy.copy(convolution)
-        self.convolution.weight, self.bias = fold(convolution.weight, 0, norm)
+        self.weight, self.bias = fold(convolution.weight, 0, norm)
 
-    def forward(self, x, training):
-        return self.convolution.forward(x, training) + self.bias
+    def forward(self, x):
+        return np.maximum(super().forward(x) + self.bias, 0)
 
 
-def folded(layers):
+def folded(network):
     """The network without batch normalization, as a copy; the trained network does not change."""
-    result = []
-    for layer in layers:
-        if isinstance(layer, BatchNorm):
-            result[-1] = Folded(result[-1], layer)
+    result, layers = copy.copy(network), []
+    for layer in network.layers:
+        if isinstance(layer, bn_ext.BatchNorm):
+            layers[-1] = Folded(layers[-1], layer)
         else:
-            result.append(layer)
+            layers.append(layer)
+    result.layers = layers
     return result
 
 
 def main():
     """Train, fold, compare."""
     for dtype in ("float32", "float64"):
-        history = train(dtype=dtype, epochs=4)
-        layers = folded(history.layers)
-        images = history.images[..., None].astype(dtype)
-        wanted = forward(history.layers, images, False)
-        scores = forward(layers, images, False)
+        *_, network = train(dtype=dtype, epochs=4)
+        images = load(0)[2]
+        wanted, scores = network.scores(images), folded(network).scores(images)
         off = abs(scores - wanted).max() / abs(wanted).max()
         same = (scores.argmax(axis=1) == wanted.argmax(axis=1)).mean()
         print(
-            f"{dtype}: {len(history.layers)} layers, {len(layers)} when folded; "
+            f"{dtype}: {len(network.layers)} layers, {len(folded(network).layers)} when folded; "
             f"scores differ by {off:.1e} at most, {100 * same:g} % of predictions are the same"
         )
 

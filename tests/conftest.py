@@ -1,8 +1,9 @@
 """The option --slow, fixtures, and a reset of machine settings after each test."""
 
+import itertools
 import os
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pytest
 
@@ -48,6 +49,16 @@ ANY_LEVEL = {
     )
 }  # fmt: skip
 
+#: Slow tests of the judge with kernels in NumPy, which no instruction set changes: the whole suite
+#: alone has them.
+OF_NO_LEVEL = {
+    "test_a_straightforward_kernel_in_long_doubles_passes",
+    "test_a_relu_and_an_addition",
+    "test_subnormal_numbers_that_count_as_0_are_weak_arithmetic",
+    "test_expected_values_are_those_of_fractions",
+    "test_files",
+}
+
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by markers
 def pytest_collection_modifyitems(config, items):
@@ -61,10 +72,37 @@ def pytest_collection_modifyitems(config, items):
         # In any run, the fixture isa has every level.
         if item.path.name not in ANY_LEVEL and "isa" not in item.fixturenames:
             item.add_marker("level")
+    left_out = set()
     if not config.getoption("--slow"):
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
+        left_out |= {item for item in items if item.get_closest_marker("slow")}
+    if config.option.markexpr == "quick":
+        left_out |= beyond_pairs(items)
+        left_out |= {item for item in items if item.originalname in OF_NO_LEVEL}
+    items[:], out = (
+        [item for item in items if (item in left_out) == which] for which in (False, True)
+    )
+    config.hook.pytest_deselected(items=out)
+
+
+def beyond_pairs(items):
+    """The tests without which each two values of a test's parameters still meet: what depends on
+    three values at once, the whole suite finds.
+    """
+    by_function = defaultdict(list)
+    for item in items:
+        if len(getattr(getattr(item, "callspec", None), "params", ())) > 2:
+            by_function[item.nodeid.partition("[")[0]].append(item)
+    beyond = set()
+    for tests in by_function.values():
+        pairs = {}
+        for test in tests:
+            values = sorted((name, id(value)) for name, value in test.callspec.params.items())
+            pairs[test] = {*itertools.combinations(values, 2)}
+        missing = set().union(*pairs.values())
+        while missing:
+            missing -= pairs.pop(max(pairs, key=lambda test: len(pairs[test] & missing)))
+        beyond |= pairs.keys()
+    return beyond
 
 
 @pytest.fixture

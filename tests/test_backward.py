@@ -85,9 +85,9 @@ def test_gradient_of_given_statistics(rng, name, affine):
     p = Problem(rng, (40, 7), "NXC", "float64", "float64")
     p.gamma = p.gamma if affine else None
     grads = p.run(bn_ext.batch_norm_backward, is_training=False)
-    given = {"diff_gamma": grads.diff_gamma, "diff_beta": grads.diff_beta,
+    arguments = {"diff_gamma": grads.diff_gamma, "diff_beta": grads.diff_beta,
              "variance": p.variance, "gamma": p.gamma}  # fmt: skip
-    found = bn_ext.batch_norm_statistics_backward(**given, epsilon=EPSILON)
+    results = bn_ext.batch_norm_statistics_backward(**arguments, epsilon=EPSILON)
     for k in range(2):
         loss, step = [], 1e-5
         for sign in (1, -1):
@@ -95,8 +95,10 @@ def test_gradient_of_given_statistics(rng, name, affine):
             moved[k] = moved[k] + sign * step
             dst = bn_ext.batch_norm_inference(p.src, *moved, p.gamma, epsilon=EPSILON)
             loss.append((dst * p.diff_dst).sum(axis=0))
-        np.testing.assert_allclose(found[k], (loss[0] - loss[1]) / (2 * step), rtol=1e-6, atol=1e-8)
-    rounded = {n: None if a is None else a.astype(dtype(name)) for n, a in given.items()}
+        np.testing.assert_allclose(
+            results[k], (loss[0] - loss[1]) / (2 * step), rtol=1e-6, atol=1e-8
+        )
+    rounded = {n: None if a is None else a.astype(dtype(name)) for n, a in arguments.items()}
     of_short = bn_ext.batch_norm_statistics_backward(**rounded, epsilon=EPSILON)
     wide = {n: None if a is None else a.astype(float) for n, a in rounded.items()}
     wanted = bn_ext.batch_norm_statistics_backward(**wide, epsilon=EPSILON)
@@ -109,10 +111,12 @@ def test_gradient_of_given_statistics(rng, name, affine):
 def test_gradient_of_given_statistics_at_extremes():
     """Only a value that is too large overflows, whatever a product on the way is."""
     sizes = [5e-324, 1e-310, 1e-200, 0.7, 1e200, 1.7e308]
-    given = np.array(np.meshgrid(*[sizes] * 4)).reshape(4, -1)
-    found = bn_ext.batch_norm_statistics_backward(*given, epsilon=0.0)
+    arguments = np.array(np.meshgrid(*[sizes] * 4)).reshape(4, -1)
+    results = bn_ext.batch_norm_statistics_backward(*arguments, epsilon=0.0)
     one, least = Fraction(2) ** 1200, Fraction(1, 2**1074)
-    for diff_gamma, diff_beta, variance, gamma, *both in zip(*given.tolist(), *found, strict=True):
+    for diff_gamma, diff_beta, variance, gamma, *both in zip(
+        *arguments.tolist(), *results, strict=True
+    ):
         square = (Fraction(gamma) * Fraction(diff_beta)) ** 2 / Fraction(variance)
         wanted = (Fraction(math.isqrt(int(square * one**2))) / one,
                   Fraction(gamma) * Fraction(diff_gamma) / Fraction(variance) / 2)  # fmt: skip
@@ -125,7 +129,7 @@ def test_gradient_of_given_statistics_at_extremes():
 
 @pytest.mark.parametrize("name", ["diff_gamma", "diff_beta", "variance", "gamma"])
 def test_statistics_that_are_refused(name):
-    given = dict.fromkeys(["diff_gamma", "diff_beta", "variance", "gamma"], np.ones(7))
+    arguments = dict.fromkeys(["diff_gamma", "diff_beta", "variance", "gamma"], np.ones(7))
     for wrong, error in (
         (np.ones(3), ValueError), (np.ones((1, 7)), ValueError), (np.ones(()), ValueError),
         (np.ones(7, "i4"), TypeError), (np.ones(7, ">f8"), TypeError), (1.0, TypeError),
@@ -134,6 +138,6 @@ def test_statistics_that_are_refused(name):
         size = getattr(wrong, "size", 0)
         other = "diff_beta" if (name, size) == ("diff_gamma", 3) else name
         with pytest.raises(error, match=f"^{other}: expected .*, got "):
-            bn_ext.batch_norm_statistics_backward(**{**given, name: wrong}, epsilon=EPSILON)
+            bn_ext.batch_norm_statistics_backward(**{**arguments, name: wrong}, epsilon=EPSILON)
     with pytest.raises(ValueError, match="^epsilon: "):
-        bn_ext.batch_norm_statistics_backward(**given, epsilon=-1.0)
+        bn_ext.batch_norm_statistics_backward(**arguments, epsilon=-1.0)

@@ -55,6 +55,13 @@ def test_bench(capsys, fake):
             assert len(re.findall(r" [\d./]+x", row)) == 2
 
 
+@pytest.mark.parametrize(("shortest", "busy"), [(0.5, False), (0.4, True)])
+def test_a_busy_machine_is_named(capsys, monkeypatch, shortest, busy):
+    row = _bench.row_of(Case((4, 3), "NXC", "float32"), {"bn_ext": [_bench.Times(1, 1)]}, 1)
+    bench.show([{**row, "shortest": {"bn_ext": each}} for each in (0.9, shortest)], ["bn_ext"])
+    assert ("BUSY: in 1 of 2 rows, medians are up to 2.5 times" in capsys.readouterr().out) == busy
+
+
 def test_torch_may_be_absent(capsys, monkeypatch, short):
     monkeypatch.setitem(bench.PEERS, "torch", FAKE["absent"])
     status, out, err = run(capsys, "bench", "--shapes", "4x4", *BRIEFLY)

@@ -18,7 +18,16 @@ from bn_ext import _bench
 
 sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
 
-from benchmarks import __main__ as command, compare, peers, problems, rows, views
+from benchmarks import (
+    __main__ as command,
+    compare,
+    conformance,
+    pages,
+    peers,
+    problems,
+    rows,
+    views,
+)
 from benchmarks.problems import Case, Problem
 
 BRIEFLY = ["--seconds", "1e-9"]
@@ -47,13 +56,13 @@ def test_rows(capsys, fake, tmp_path):
     out, err = capsys.readouterr()
     assert "refusing: float32 NXC (2, 3): RuntimeError" in err
     assert "ending: float32 NXC (8, 4, 5): ChildProcessError" in err
-    found = json.loads(path.read_text())
-    assert [(tuple(r["shape"]), r["threads"], r["behind"]) for r in found] == [
+    results = json.loads(path.read_text())
+    assert [(tuple(r["shape"]), r["threads"], r["behind"]) for r in results] == [
         (shape, threads, behind)
         for threads in (1, 3) for behind in ("pass", "nothing") for shape in ((8, 4, 5), (2, 3))
     ]  # fmt: skip
     lines = [line.split() for line in out.splitlines()]
-    for r in found:
+    for r in results:
         for times in ("medians", "shortest", "pairs"):
             assert set(r[times]) == {"bn_ext", "twice", "other"}
         assert r["threads_used"] == 1
@@ -77,8 +86,8 @@ def test_every_operation_on_views(capsys, monkeypatch):
     command.main(["--sets", "views", *BRIEFLY, "--peers", "--op", *problems.OPS])
     out, _ = capsys.readouterr()
     assert re.findall(r"^(.+), dtype: float32, layout: NXC", out, re.M) == [*problems.OPS]
-    found = re.findall(r"GB/s +pair +dense +copied\n4x3x2 crop .*x .*x$", out, re.M)
-    assert len(found) == len(problems.OPS)
+    results = re.findall(r"GB/s +pair +dense +copied\n4x3x2 crop .*x .*x$", out, re.M)
+    assert len(results) == len(problems.OPS)
 
 
 @pytest.mark.parametrize("layouts", [["NXC"], ["NCX"], ["NXC", "NCX"], ["NCX", "NXC"]])
@@ -125,6 +134,35 @@ def test_a_busy_machine_is_named(medians, behind, said):
 
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="no groups of processes here")
+def test_what_all_rows_have_in_common_stands_above_the_table(monkeypatch, tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "page.md").write_text("<!-- x: begin -->\nold\n<!-- x: end -->\n")
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    lines = [["a", 2, 1.5], ["b", 2, 1.5], ["c", 3, 2.5]]
+    pages.put_rows("x", "page.md", "a CPU", ["name", "threads", "ms"], lines, lambda a: a[1] == 2)
+    text = "a CPU; threads 2; ms 1.5:\n\n| name |\n|---|\n| a |\n| b |\n"
+    assert f"begin -->\n{text}<!--" in (tmp_path / "page.md").read_text()
+    assert (tmp_path / "docs" / "x.csv").read_text().endswith("c,3,2.5\n")
+
+
+def test_a_square_is_the_worst_of_its_cases():
+    """Of each operation of a package; what a package decides is no mistake."""
+    said = {"one": {"operations": ["backward"]}}
+    row = ["one", "backward", "right", "double", 1, "two axes", *[""] * 7]
+    kinds = ["two axes", "small gamma", "one row", "a case with a new name", "large mean"]
+    verdicts = ["raised", "wrong", "weaker", "crashed", "not judged"]
+    rows = [[*row[:2], verdict, "", 1, kind, *row[6:]]
+            for kind, verdict in zip(kinds, verdicts, strict=True)]  # fmt: skip
+    rows[1][9] = "0"  # as of subnormal numbers that become 0
+    squares = conformance.worst(said, [row, *rows])
+    assert len(squares) == len(conformance.CASES)
+    found = {kind: colour for (*_, kind), colour in squares.items() if colour != "right"}
+    assert found == {
+        "shapes": "refused", "tiny numbers": "weaker, own rule",
+        "one row or none": "weaker, own rule", "other values": "wrong",
+    }  # fmt: skip
+
+
 def test_ctrl_c_leaves_no_process(tmp_path):
     bench = subprocess.Popen(
         [sys.executable, "-m", "benchmarks", "--peers", "numpy", "--seconds", "100"],
@@ -143,7 +181,7 @@ def test_operations_differ_and_write_to_given_outputs():
     for op in problems.OPS:
         problem = Problem(Case((40, 3, 5), "NXC", "float32", op))
         problem.src[::2] += 1
-        peers.bn_ext_call(problem, given=True)()
+        peers.bn_ext_call(problem, with_out=True)()
         digests.add(problem.out[0].tobytes())
     # backward-frozen and backward-frozen-src give the same diff_src.
     assert len(digests) == len(problems.OPS) - 1
@@ -166,7 +204,7 @@ def test_views_next_to_copying_first(capsys, monkeypatch):
     """A row for each kind, dtype, layout and number of threads; the last line counts the slow."""
     monkeypatch.setattr(views, "row", lambda *_: ([2.2, 3.3], [2, 1.1], [1, 0.55]))
     ratios = views.main(["training", "--shapes", "2x4x3x5"])
-    assert ratios == [(2, 4)] * (6 * 2 * 2 * 2)
+    assert ratios == {kind: [(2, 4)] * (2 * 2 * 2) for kind in views.KINDS}
     out, err = capsys.readouterr()
     *_, row, last = out.splitlines()
     assert row.split() == ["2x4x3x5", "transposed", "bfloat16", "NCX", "2", "2.00", "4.00"]
@@ -175,6 +213,21 @@ def test_views_next_to_copying_first(capsys, monkeypatch):
         "first, 4.000 of dense"
     )
     assert err == ""
+
+
+def test_views_on_the_page(capsys, monkeypatch, tmp_path):
+    """A line for each kind, with both ratios of each operation; how many rows are slow."""
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs" / "figures.md"
+    page.write_text("a\n<!-- views: begin -->\nold\n<!-- views: end -->\nb\n")
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    monkeypatch.setattr(views, "row", lambda *_: ([1.5], [2], [1]))
+    views.main(["--write", "--shapes", "2x4x3x5"])
+    text = page.read_text()
+    assert re.fullmatch(r"a\n<!-- views: begin -->\n.*<!-- views: end -->\nb\n", text, re.DOTALL)
+    assert "old" not in text
+    assert "| crop | 0.75 / 1.50 | 0.75 / 1.50 | 0.75 / 1.50 | 0.75 / 1.50 |" in text
+    assert "double-backward 0 of 48, worst 0.75." in text
 
 
 @pytest.mark.parametrize("layout", views.LAYOUTS)
@@ -197,7 +250,7 @@ def test_calls_on_views_do_what_calls_on_copies_do(op, layout):
             else:
                 assert a.tobytes() == b.tobytes()
         times = views.row(operands, 1, 1e-9)
-        assert all(len(found) >= 3 and min(found) > 0 for found in times)
+        assert all(len(results) >= 3 and min(results) > 0 for results in times)
 
 
 def test_two_revisions_are_compared(capsys):
@@ -253,8 +306,8 @@ def test_a_slower_row_is_measured_again(before, after, least):
 @pytest.mark.parametrize(("worst", "status"), [(1.09, 0), (1.11, 1)])
 def test_a_row_that_stays_slower_fails(capsys, monkeypatch, worst, status):
     monkeypatch.setattr(compare, "Side", lambda *_: None)
-    found = iter([(1.0, 1.2), (worst, 2.5), (0.8, 1.1), (0.8, 1.1)])
-    monkeypatch.setattr(compare, "compared", lambda *_: next(found))
+    results = iter([(1.0, 1.2), (worst, 2.5), (0.8, 1.1), (0.8, 1.1)])
+    monkeypatch.setattr(compare, "compared", lambda *_: next(results))
     assert compare.main(["a", "b", "small", " backward", "float32", "4x6x300"]) == status
     out, err = capsys.readouterr()
     assert out.splitlines()[1] == f"{worst:.2f} small backward float32 NXC 4x6x300 2t"

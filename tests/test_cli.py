@@ -152,8 +152,8 @@ def test_an_output_that_cannot_be_written(tmp_path, command, to, said, unbuffere
 @pytest.mark.parametrize("command", [*COMMANDS.keys() - {"verify"}])  # which prints no names
 def test_an_output_that_cannot_encode(tmp_path, command, encoding, name, shown):
     """It gets escapes, as standard error does, and the status tells of results alone."""
-    how = {"PYTHONIOENCODING": encoding}
-    status, out, err = ended(tmp_path, 'exec "$0" "$@"', command, name, **how)
+    options = {"PYTHONIOENCODING": encoding}
+    status, out, err = ended(tmp_path, 'exec "$0" "$@"', command, name, **options)
     assert status == (command == "check")
     assert "Error" not in err
     if command == "cases":

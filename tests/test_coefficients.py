@@ -79,11 +79,11 @@ def assert_bits(found, *results):
 @pytest.mark.parametrize("added", [False, True])
 def test_forward(p, added):
     """With given statistics, and with the batch's."""
-    given = {"src": p.src, "gamma": p.gamma, "beta": p.beta, "epsilon": EPSILON}
-    given |= {"src_1": p.src_1} if added else {}
+    arguments = {"src": p.src, "gamma": p.gamma, "beta": p.beta, "epsilon": EPSILON}
+    arguments |= {"src_1": p.src_1} if added else {}
     formula = "normalize, add" if added else "normalize"
-    trained = bn_ext.batch_norm_training(**given)
-    dst = bn_ext.batch_norm_inference(mean=p.mean, variance=p.variance, **given)
+    trained = bn_ext.batch_norm_training(**arguments)
+    dst = bn_ext.batch_norm_inference(mean=p.mean, variance=p.variance, **arguments)
     batch = {"mean": trained.mean, "variance": trained.variance}
     for got, model in ((dst, Model(p)), (trained.dst, Model(p, **batch))):
         written = model.result(formula, scale=model.scale, shift=model.shift)
@@ -106,11 +106,11 @@ def test_backward(p, is_training, relu):
         ("backward" if is_training else "frozen") + ", relu" * relu,
         scale=m.scale, slope=slope, shift=total / COUNT - slope * m.low, offset=m.shift,
     )  # fmt: skip
-    found = p.run(
+    results = p.run(
         bn_ext.batch_norm_backward, is_training=is_training, out=(None, *np.empty((2, CHANNELS))),
         **({"relu": True, "beta": p.beta} if relu else {}),
     )  # fmt: skip
-    assert_bits(found, written["diff_src"], diff_gamma, total)
+    assert_bits(results, written["diff_src"], diff_gamma, total)
 
 
 @pytest.mark.parametrize("is_training", [True, False])
@@ -128,16 +128,16 @@ def test_double_backward(p, is_training):
         bend = r * (r * (m.scale * (3 * both - rest) - dd_gamma * dy_xhat))
         shift = dd_beta - m.scale * g - slope * m.low
         offset = -(bend * m.low) - (slope * dy + cross * g)
-        more = {"cross": cross, "bend": bend, "offset": offset}
+        others = {"cross": cross, "bend": bend, "offset": offset}
         diff_gamma = COUNT * (r * (rest - both))
     else:
         slope = dd_gamma * r
-        shift, more, diff_gamma = dd_beta - slope * m.low, {}, r * dy_g
+        shift, others, diff_gamma = dd_beta - slope * m.low, {}, r * dy_g
     formula = "double backward" if is_training else "double frozen"
-    written = m.result(formula, scale=m.scale, slope=slope, shift=shift, **more)
-    found = bn_ext.batch_norm_double_backward(
+    written = m.result(formula, scale=m.scale, slope=slope, shift=shift, **others)
+    results = bn_ext.batch_norm_double_backward(
         p.src, p.diff_dst, p.mean, p.variance, p.gamma, p.diff_diff_src, p.diff_diff_gamma,
         p.diff_diff_beta, epsilon=EPSILON, is_training=is_training,
         out=(None, None, np.empty(CHANNELS)),
     )  # fmt: skip
-    assert_bits(found, written["diff_src"], written["diff_diff_dst"], diff_gamma)
+    assert_bits(results, written["diff_src"], written["diff_diff_dst"], diff_gamma)

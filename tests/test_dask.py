@@ -41,8 +41,8 @@ def problem(rng, data="float32", data_format="NXC", shape=None):
 
 def in_chunks(p, chunks=UNEVEN):
     """The same problem with its tensors as Dask arrays."""
-    given = {k: da.from_array(a, chunks=chunks) for k, a in vars(p).items() if k in TENSORS}
-    return SimpleNamespace(**{**vars(p), **given})
+    arguments = {k: da.from_array(a, chunks=chunks) for k, a in vars(p).items() if k in TENSORS}
+    return SimpleNamespace(**{**vars(p), **arguments})
 
 
 def call(module, name, p, *names, **options):
@@ -100,27 +100,27 @@ def test_schedulers_change_no_bit(rng):
     expected = whole("batch_norm_backward", p, *BACKWARD)
     spawn = multiprocessing.get_context("spawn")
     with ThreadPoolExecutor(2) as threads, ProcessPoolExecutor(2, spawn) as processes:
-        for how in [
+        for options in [
             {"scheduler": "synchronous"},
             {"scheduler": "threads", "pool": threads},
             {"scheduler": "processes", "pool": processes},
         ]:
-            with dask.config.set(**how):
-                assert computed(backward(in_chunks(p))) == expected, how
+            with dask.config.set(**options):
+                assert computed(backward(in_chunks(p))) == expected, options
 
 
 @pytest.mark.parametrize("name", ["batch_norm_training", "batch_norm_inference"])
 def test_a_residual_relu_and_its_gradient(rng, name):
     p = problem(rng)
     names = TRAINING if name == "batch_norm_training" else INFERENCE
-    found = call(lazily, name, in_chunks(p), *names, relu=True, src_1=in_chunks(p).src_1)
+    results = call(lazily, name, in_chunks(p), *names, relu=True, src_1=in_chunks(p).src_1)
     expected = call(bn_ext, name, p, *names, relu=True, src_1=p.src_1)
-    assert computed([*found]) == all_bits([*expected])
+    assert computed([*results]) == all_bits([*expected])
     p.dst = call(bn_ext, "batch_norm_inference", p, *INFERENCE, relu=True)
     for gate in "beta", "dst":
-        found = backward(in_chunks(p), relu=True, **{gate: getattr(in_chunks(p), gate)})
+        results = backward(in_chunks(p), relu=True, **{gate: getattr(in_chunks(p), gate)})
         options = {"relu": True, gate: getattr(p, gate)}
-        assert computed(found) == whole("batch_norm_backward", p, *BACKWARD, **options)
+        assert computed(results) == whole("batch_norm_backward", p, *BACKWARD, **options)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -135,8 +135,8 @@ def test_frozen_statistics_and_gradients_that_are_not_wanted(rng, training, want
 def test_running_statistics_and_no_elements(rng, shape):
     p = problem(rng, shape=shape)
     ours, theirs = running(p), running(p)
-    found = training(in_chunks(p, 3), **ours)
-    assert computed(found) == whole("batch_norm_training", p, *TRAINING, **theirs)
+    results = training(in_chunks(p, 3), **ours)
+    assert computed(results) == whole("batch_norm_training", p, *TRAINING, **theirs)
     for name in RUNNING:
         assert bits(ours[name]) == bits(theirs[name])
         assert (bits(ours[name]) == bits(getattr(p, name))) == (p.src.size == 0)
@@ -151,8 +151,8 @@ def test_chunks_without_channels(rng, data_format, chunks):
     axis = 3 if data_format == "NXC" else 1
     q = in_chunks(p, tuple(chunks if i == axis else -1 for i in range(4)))
     ours, theirs = running(p), running(p)
-    found = training(q, **ours)
-    assert computed(found) == whole("batch_norm_training", p, *TRAINING, **theirs)
+    results = training(q, **ours)
+    assert computed(results) == whole("batch_norm_training", p, *TRAINING, **theirs)
     assert [bits(ours[name]) for name in RUNNING] == [bits(theirs[name]) for name in RUNNING]
     assert bits(ours["running_mean"]) != bits(p.running_mean)
     assert computed(backward(q)) == whole("batch_norm_backward", p, *BACKWARD)
@@ -163,9 +163,9 @@ def test_vectors_may_be_dask_arrays_and_change_later(rng):
     q = in_chunks(p)
     q.mean, q.gamma, q.variance = da.from_array(p.mean, chunks=3), p.gamma.copy(), [*p.variance]
     expected = whole("batch_norm_backward", p, *BACKWARD)
-    found = backward(q)
+    results = backward(q)
     q.gamma[...] = 0
-    assert computed(found) == expected
+    assert computed(results) == expected
 
 
 def test_chunks_of_unknown_sizes(rng):
@@ -244,14 +244,14 @@ def test_fewer_than_four_chunks_in_memory_for_each_worker():
     workers, chunk = 2, (64, 128, 64)
     shape = (44 * workers * chunk[0], *chunk[1:])
     src, diff_dst = (da.from_array(Stored(shape), chunks=chunk) for _ in range(2))
-    ones, how = np.ones(chunk[-1], np.float32), {"epsilon": EPSILON, "data_format": "NXC"}
+    ones, options = np.ones(chunk[-1], np.float32), {"epsilon": EPSILON, "data_format": "NXC"}
     peaks = []
     with ThreadPoolExecutor(workers) as pool, dask.config.set(pool=pool, scheduler="threads"):
         for part in slice(1), slice(None):  # the first imports, too
             tracemalloc.start()
-            grads = lazily.batch_norm_backward(src[part], diff_dst[part], ones, ones, **how)
+            grads = lazily.batch_norm_backward(src[part], diff_dst[part], ones, ones, **options)
             da.store(grads.diff_src, Sink(), lock=False)
-            da.store(lazily.batch_norm_training(src[part], **how).dst, Sink(), lock=False)
+            da.store(lazily.batch_norm_training(src[part], **options).dst, Sink(), lock=False)
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
     assert peaks[1] < 4 * workers * 4 * np.prod(chunk)
@@ -314,10 +314,10 @@ def of_unknown_sizes(axis, chunks):
     ],
 )  # fmt: skip
 def test_refused_before_anything_is_computed(message, changed):
-    given = {"src": never(), "diff_dst": never(), "mean": never((8,)), "variance": never((8,)),
+    arguments = {"src": never(), "diff_dst": never(), "mean": never((8,)), "variance": never((8,)),
              "epsilon": EPSILON, "data_format": "NXC"}  # fmt: skip
     with pytest.raises((TypeError, ValueError)) as error:
-        lazily.batch_norm_backward(**{**given, **changed})
+        lazily.batch_norm_backward(**{**arguments, **changed})
     assert str(error.value).startswith(message)
 
 
@@ -336,7 +336,7 @@ def test_refused_before_anything_is_computed(message, changed):
 def test_running_statistics_stay_if_training_fails(rng, message, changed):
     kept = running(problem(rng))
     before = bits(kept["running_variance"])
-    given = {"src": never(), "data_format": "NXC", "epsilon": EPSILON, **kept, **changed}
+    arguments = {"src": never(), "data_format": "NXC", "epsilon": EPSILON, **kept, **changed}
     with pytest.raises((TypeError, ValueError, ZeroDivisionError), match=f"^{message}"):
-        lazily.batch_norm_training(**given)
+        lazily.batch_norm_training(**arguments)
     assert bits(kept["running_variance"]) == before

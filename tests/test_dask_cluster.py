@@ -63,9 +63,9 @@ def both_passes(module, src, diff_dst, gamma, **how):
 @pytest.mark.parametrize("chunks", CHUNKINGS, ids=str)
 def test_the_same_bits(client, problem, chunks):
     src, diff_dst, gamma = problem
-    given = [da.from_array(a, chunks=chunks) for a in (src, diff_dst)]
-    found = both_passes(bn_ext.dask, *given, gamma, **HOW)
-    assert found == both_passes(bn_ext, *problem, exact=True, **HOW)
+    arguments = [da.from_array(a, chunks=chunks) for a in (src, diff_dst)]
+    results = both_passes(bn_ext.dask, *arguments, gamma, **HOW)
+    assert results == both_passes(bn_ext, *problem, exact=True, **HOW)
 
 
 def noted(array, notes):
@@ -110,9 +110,11 @@ def test_a_killed_worker(client, problem, tmp_path):
     vectors = src.mean((0, 1, 2)), src.var((0, 1, 2)), gamma
     whole = bn_ext.batch_norm_backward(src, diff_dst, *vectors, exact=True, **HOW)
     notes = tmp_path / "notes"
-    given = [da.from_array(a, chunks=(1, -1, -1, -1), name=name)
+    arguments = [da.from_array(a, chunks=(1, -1, -1, -1), name=name)
              for name, a in [("noted", noted(src, notes)), ("diff_dst", diff_dst)]]  # fmt: skip
-    grads = killing(client, notes, lambda: bn_ext.dask.batch_norm_backward(*given, *vectors, **HOW))
+    grads = killing(
+        client, notes, lambda: bn_ext.dask.batch_norm_backward(*arguments, *vectors, **HOW)
+    )
     client.wait_for_workers(2)
     diff_src = killing(client, notes, grads.diff_src.compute)
     assert [a.tobytes() for a in (diff_src, *grads[1:])] == [a.tobytes() for a in whole]

@@ -53,9 +53,9 @@ def test_words_of_a_specification(p):
     """A specification has its own names of arguments, but no `out`."""
     words = _core.Words({"src": "input", "gamma": "weight"})
     for out, message in (
-        ((None, p.gamma, None), "^out: mean: shares memory with weight$"),
-        ((None, p.gamma.tolist(), None), "^out: mean: expected a numpy.ndarray, got list$"),
-        ((None, p.gamma[1:], None), r"^out: mean: expected shape \(5,\), got \(4,\)$"),
+        ((None, p.gamma, None), "^mean in out: shares memory with weight$"),
+        ((None, p.gamma.tolist(), None), "^mean in out: expected a numpy.ndarray, got list$"),
+        ((None, p.gamma[1:], None), r"^mean in out: expected shape \(5,\), got \(4,\)$"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             dry("training", **arguments(p, "training"), words=words, out=out)

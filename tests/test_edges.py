@@ -191,11 +191,54 @@ def test_nan_and_inf_go_where_the_formula_puts_them(
             epsilon = 0 if value == 0 else EPSILON
             with np.errstate(all="ignore"):
                 want = formula(p, name, is_training, epsilon)
-            found, _ = member.run(p, is_training=is_training, epsilon=epsilon)
+                found, _ = member.run(p, is_training=is_training, epsilon=epsilon)
             for got, right in zip(found, want, strict=False):
                 got = rows(got, p.axis)
                 assert np.array_equal(kinds(got), kinds(right)), (x, where, value)
                 assert not np.signbit(got[np.isnan(got)]).any()
+
+
+#: What vectors that may be absent count as.
+INSTEAD = {"gamma": 1, "beta": 0, "diff_diff_gamma": 0, "diff_diff_beta": 0}
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("data", dict(DTYPES))
+@pytest.mark.parametrize("name", MEMBERS)
+def test_absent_vectors_are_ones_and_zeros(rng, name, data, is_training):
+    """Each alone, and all; but a 0 may have another sign."""
+    member, options = MEMBERS[name], {"is_training": is_training}
+    names = [each for each in members.FUNCTIONS[member.function].operands if each in INSTEAD]
+    for absent in (names, *[[each] for each in names]):
+        p = members.problem(rng, (6, 5, 7), "NXC", data)
+        given = {each: np.full_like(p.gamma, INSTEAD[each]) for each in absent}
+        found, _ = member.call(p, dict.fromkeys(absent), **options)
+        want, _ = member.call(p, given, **options)
+        for a, b in zip(found, want, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
+READ_VARIANCE = [name for name in MEMBERS if "variance" in VECTORS.get(name, ())]
+
+
+@pytest.mark.parametrize("name", READ_VARIANCE)
+def test_a_negative_variance_is_told_as_numpy_tells_it(rng, name):
+    """Of any of many channels, unless epsilon is as much; nothing is written if it raises."""
+    member = MEMBERS[name]
+    for channel, value in itertools.product((0, 63, 64, 129), (-0.25, -np.inf)):
+        p = members.problem(rng, (4, 130), "NXC")
+        p.variance[channel] = value
+        with np.errstate(invalid="warn"), pytest.warns(RuntimeWarning, match="^invalid value enco"):
+            member.run(p, epsilon=EPSILON)
+        given = [np.full_like(like, 7) for like in member.like(p)]
+        with np.errstate(invalid="raise"), pytest.raises(FloatingPointError):
+            member.run(p, epsilon=EPSILON, out=given)
+        assert all((array == 7).all() for array in given)
+        with np.errstate(invalid="ignore"):
+            member.run(p, epsilon=EPSILON)
+        if np.isfinite(value):
+            member.run(p, epsilon=0.25)
 
 
 def test_frozen_diff_src_never_reads_src(rng):

@@ -32,10 +32,11 @@ def test_in_place(rng, data_format, outer, channels, inner, is_training, member)
         for over in overs:
             tensors = {name: getattr(p, name).copy() for name in member.reads}
             targets = iter(over)
-            out = [tensors.get(next(targets)) if kind == "tensor" else None
-                   for kind in member.returns]  # fmt: skip
-            found, bits = member.run(p, tensors, is_training=is_training, out=out)
-            assert all(b is None or a is b for a, b in zip(found, out, strict=True))
+            out = [
+                tensors.get(next(targets)) if kind == "tensor" else None for kind in member.returns
+            ]
+            outcome, bits = member.run(p, tensors, is_training=is_training, out=out)
+            assert all(b is None or a is b for a, b in zip(outcome, out, strict=True))
             assert bits == want, (types, over)
 
 

@@ -18,7 +18,7 @@ from exact_sums import (
     integer_of,
     statistics,
     units_of,
-)  # fmt: skip
+)
 from members import MEMBERS, problem
 from needs import needs_cpus
 
@@ -34,7 +34,7 @@ moments_of = functools.partial(bn_ext.Statistics, exact=True)
 
 def sums_of(part):
     """Both sums, each rounded once."""
-    return _core.state_sums(part.array, len(part.array))
+    return _core.state_sums(part.array, part._format)
 
 
 SHAPES = [
@@ -274,7 +274,7 @@ def test_exponents_that_change(rng, walk, name):
             (moments_of(src, **options), (x, x)),
         ):
             state, sums = part.array, sums_of(part)
-            assert np.array_equal(state, _core.canonical_state(state, len(state)))
+            assert np.array_equal(state, _core.canonical_state(state, part._format))
             _, lowest = STATES[len(state)]
             for s, of in enumerate(terms):
                 squared = s == 1 and len(state) in MOMENTS
@@ -348,10 +348,10 @@ def test_ties(rng, name):
             terms[3::2], terms[4::2] = others, -others
             terms = rng.permutation(terms)
             src = (sign * terms).astype(name)
-            found = sums_of(moments_of(src))
-            assert np.array_equal(found[0], exact_sums(src)[0])
+            results = sums_of(moments_of(src))
+            assert np.array_equal(results[0], exact_sums(src)[0])
             up = sign * (1 + odd * 2.0**-23 + 2.0**-52)
-            assert (found[0] == up).all() == (tiny != 0)
+            assert (results[0] == up).all() == (tiny != 0)
 
 
 def merged(rng, parts):
@@ -405,8 +405,8 @@ def test_one_call_has_the_options_of_the_other(rng, member, data_format, name):
     p = problem(rng, (8, 3, 5), data_format, name)
     for is_training in (True, False):
         exact, plain = (
-            [*found, *changed]
-            for found, changed in (
+            [*results, *changed]
+            for results, changed in (
                 MEMBERS[each].call(p, is_training=is_training)
                 for each in (member, member.removesuffix(", exact"))
             )
@@ -423,9 +423,9 @@ def test_a_mean_finer_than_the_data(rng, name):
     p.mean = p.mean + 1e-6
     # Large sums of diff_dst show the difference.
     p.diff_dst = (p.diff_dst + np.float32(1)).astype(p.diff_dst.dtype)
-    found = p.run(bn_ext.batch_norm_backward, exact=True)
+    results = p.run(bn_ext.batch_norm_backward, exact=True)
     plain = p.run(bn_ext.batch_norm_backward)
-    np.testing.assert_allclose(found.diff_gamma, plain.diff_gamma, rtol=1e-4)
+    np.testing.assert_allclose(results.diff_gamma, plain.diff_gamma, rtol=1e-4)
     finer, rounded = (
         sums_of(gradients_of(p.src, p.diff_dst, mean))
         for mean in (p.mean, p.mean.astype(np.float32))
@@ -461,14 +461,14 @@ def test_the_mean_is_right_and_squares_are_about_it(rng, name):
     """Even if the mean is far from 0, or sums overflow; in one call and in parts."""
     src = far_from_0(rng, name)
     src = src[:, np.isfinite(src.astype(float)).all(axis=0)]
-    found = bn_ext.batch_norm_training(src, epsilon=0.0, exact=True)
+    results = bn_ext.batch_norm_training(src, epsilon=0.0, exact=True)
     total = statistics_of(rng, np.split(rng.permutation(src), [1, 300]))
-    assert all_bits([total.mean, total.variance]) == all_bits(found[1:])
+    assert all_bits([total.mean, total.variance]) == all_bits(results[1:])
     check_statistics(total, by_columns(src, "NXC", name))
-    for c, variance in enumerate(found.variance):
+    for c, variance in enumerate(results.variance):
         if statistics(src[:, c])[1] == 0:
             assert variance == 0
-            assert np.isnan(found.dst[:, c].astype(float)).all()
+            assert np.isnan(results.dst[:, c].astype(float)).all()
 
 
 @pytest.mark.parametrize("name", DATA_DTYPES)
@@ -477,10 +477,10 @@ def test_a_constant_channel_of_any_length(name):
     constants += [1e300, 1.7e308, np.finfo(float).max] if name == "float64" else []
     src = np.array([constants] * 400).astype(dtype(name))
     for count in (*range(1, 30), 123, 399):
-        found = bn_ext.batch_norm_training(src[:count], epsilon=1.0, exact=True)
-        assert np.array_equal(found.mean, src[0].astype(float)), count
-        assert not found.variance.any()
-        assert not found.dst.any()
+        results = bn_ext.batch_norm_training(src[:count], epsilon=1.0, exact=True)
+        assert np.array_equal(results.mean, src[0].astype(float)), count
+        assert not results.variance.any()
+        assert not results.dst.any()
 
 
 # ---- what is refused ------------------------------------------------------------
@@ -494,14 +494,14 @@ def test_integers_that_do_not_go_together(rng):
     finer = p.mean.astype(float) + 2.0**-40
     short = p.src.astype(np.float16), p.diff_dst.astype(np.float16)
     data = p.src, p.diff_dst
-    for given, mean, added in (
+    for arguments, mean, added in (
         (data, other, data), (data, finer, data), (short, p.mean, data),
         (data, p.mean, short),
     ):  # fmt: skip
-        total = gradients_of(*given, mean)
+        total = gradients_of(*arguments, mean)
         total.array[...] += gradients_of(*added, p.mean).array
         with pytest.raises(ValueError, match="sums: expected parts that were all summed about"):
-            p.run(bn_ext.batch_norm_backward, *given, mean=mean, sums=total)
+            p.run(bn_ext.batch_norm_backward, *arguments, mean=mean, sums=total)
     total, wide = moments_of(p.src), moments_of(short[0])
     total.array[...] += wide.array
     for use in (lambda: total.mean, lambda: total.variance, lambda: total.update_running(
@@ -521,8 +521,8 @@ def test_means_that_are_no_numbers_are_alike(rng, name):
     several[1::2, 1] = -0.0
     total = sum(gradients_of(p.src, p.diff_dst, mean) for mean in several)
     for mean in several:
-        found = p.run(bn_ext.batch_norm_backward, mean=mean, sums=total)
-        assert np.isnan(found.diff_gamma).tolist() == [True, False, False]
+        results = p.run(bn_ext.batch_norm_backward, mean=mean, sums=total)
+        assert np.isnan(results.diff_gamma).tolist() == [True, False, False]
 
 
 def test_more_elements_than_a_state_has_room_for():

@@ -40,9 +40,9 @@ def test_the_plain_loop_is_the_reference(rng, data_format, with_gamma, is_traini
         size = (want.diff_src_terms + want.diff_src_sums).max()
         terms = (want.gamma_terms, want.beta_terms)
         most = max(size, *(abs(a).sum(axis=1).max() for a in terms))
-        for found, wanted in zip(plain, want[:3], strict=True):
-            assert np.shape(found) == wanted.shape
-            assert (distance(found, wanted) <= 100 * u * most).all()
+        for results, wanted in zip(plain, want[:3], strict=True):
+            assert np.shape(results) == wanted.shape
+            assert (distance(results, wanted) <= 100 * u * most).all()
 
 
 # ---- the reference's other members ------------------------------------------------------
@@ -89,9 +89,9 @@ def test_backward_is_the_derivative_of_forward(rng, is_training, relu):
         p.src, p.diff_dst, there.mean, there.variance, p.gamma, axis=1, is_training=is_training,
         gate=~(there.dst <= 0) if relu else None, **WIDE,
     )  # fmt: skip
-    found = {"src": grads.diff_src, "gamma": grads.diff_gamma, "beta": grads.diff_beta,
+    results = {"src": grads.diff_src, "gamma": grads.diff_gamma, "beta": grads.diff_beta,
              "src_1": grads.diff_src_1}  # fmt: skip
-    for name, grad in found.items():
+    for name, grad in results.items():
         direction = rng.standard_normal(grad.shape) / 100
 
         def loss(value, name=name):
@@ -117,12 +117,12 @@ def test_double_backward_is_the_derivative_of_backward(rng, is_training):
     mean, variance = p.mean, p.variance
     if is_training:
         _, mean, variance, *_ = reference.batch_norm_training(p.src, axis=1, **WIDE)
-    found = reference.batch_norm_double_backward(
+    results = reference.batch_norm_double_backward(
         p.src, p.diff_dst, mean, variance, p.gamma, p.diff_diff_src, p.diff_diff_gamma,
         p.diff_diff_beta, axis=1, is_training=is_training, **WIDE,
     )  # fmt: skip
     incoming = (p.diff_diff_src, p.diff_diff_gamma, p.diff_diff_beta)
-    for name, grad in zip(at, found, strict=False):
+    for name, grad in zip(at, results, strict=False):
         direction = rng.standard_normal(grad.shape) / 100
 
         def loss(value, name=name):
@@ -130,7 +130,7 @@ def test_double_backward_is_the_derivative_of_backward(rng, is_training):
             return sum((a * b).sum() for a, b in zip(incoming, grads, strict=False))
 
         assert abs(slope(loss, at[name], direction) - (grad * direction).sum()) < 1e-12, name
-    for exact, sizes in zip(found[:3], found[3:], strict=True):
+    for exact, sizes in zip(results[:3], results[3:], strict=True):
         assert (abs(exact) <= sizes * (1 + 1e-15)).all()
 
 
@@ -140,10 +140,10 @@ def test_moments_at_any_mean(rng, ratio):
     """The data are integers, so that the exact answer is known."""
     whole = rng.integers(-1000, 1000, (7, 3, 50))
     src = whole + np.rint(ratio * 600)
-    found = reference.batch_norm_training(src, axis=1, **WIDE)
+    results = reference.batch_norm_training(src, axis=1, **WIDE)
     rows = reference.by_channel(whole, 1)
     m, sums, squares = rows.shape[1], rows.sum(axis=1), (rows**2).sum(axis=1)
     variance = (m * squares - sums**2) / np.longdouble(m * m)
-    np.testing.assert_allclose(found.variance, variance, rtol=1e-17)
+    np.testing.assert_allclose(results.variance, variance, rtol=1e-17)
     mean = np.rint(ratio * 600) + sums / np.longdouble(m)
-    assert (abs(found.mean - mean) <= 1e-18 * abs(mean) + 1e-16).all()
+    assert (abs(results.mean - mean) <= 1e-18 * abs(mean) + 1e-16).all()

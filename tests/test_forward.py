@@ -82,18 +82,6 @@ def test_inference(rng, data, vector, data_format, added, relu):
         assert not relu or (found >= 0).all()
 
 
-@pytest.mark.parametrize("names", [(), ("gamma",), ("beta",)], ids=str)
-@pytest.mark.parametrize("data", DATA_DTYPES)
-def test_absent_vectors_are_ones_and_zeros(rng, data, names):
-    p = Family(rng, (6, 5, 7), "NXC", data)
-    found = training(p, **{name: getattr(p, name) for name in names})
-    whole = {"gamma": np.ones_like(p.gamma), "beta": np.zeros_like(p.beta)}
-    given = training(p, **{name: getattr(p, name) if name in names else a
-                           for name, a in whole.items()})  # fmt: skip
-    assert (found.dst == given.dst).all()
-    assert all_bits(found[1:]) == all_bits(given[1:])
-
-
 @pytest.mark.parametrize("ratio", [0, 1, 1e4])
 @pytest.mark.parametrize(("dims", "data_format"), SHAPES, ids=str)
 @pytest.mark.parametrize(

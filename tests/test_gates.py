@@ -24,7 +24,7 @@ from cases import (
     packed,
     placed,
     shape,
-)  # fmt: skip
+)
 from oracle import running
 from oracle.dtypes import DTYPES as STORED
 from oracle.values import boundary
@@ -226,7 +226,7 @@ def from_sums(src, diff_dst, workspace, *, mean, variance, gamma, epsilon, exact
     found = bn_ext.batch_norm_backward(
         src, diff_dst, mean, variance, gamma, epsilon=epsilon, sums=sums, **shared
     )
-    return [sums._sums if not exact else _core.canonical_state(sums.array, len(sums.array)), *found]
+    return [sums._sums if not exact else _core.canonical_state(sums.array, sums._format), *found]
 
 
 def in_place(src, diff_dst, workspace, **options):

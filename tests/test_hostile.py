@@ -112,10 +112,10 @@ def test_errors_of_the_callers_own_pass(p, name, argument, way, kind):
     methods = {"__dlpack_device__": lambda self: (1, 0)} if way == "__dlpack__" else {}
     methods |= {way: property(fail) if way == "__array_interface__" else fail}
     raising = type("Raising", (), methods)()
-    given = arguments(p, name) | ({"relu": True} if argument == "dst" else {})
-    given |= four(p) if name == "training" else {}
+    values = arguments(p, name) | ({"relu": True} if argument == "dst" else {})
+    values |= four(p) if name == "training" else {}
     for thing in (raising, [raising]) if way == "__array__" else (raising,):
         with pytest.raises(type(error)) as caught:
-            function_of(name)(**{**given, argument: thing})
+            function_of(name)(**{**values, argument: thing})
         assert caught.value is error
         assert (type(error), error.args, str(error)) == before

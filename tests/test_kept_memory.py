@@ -46,13 +46,13 @@ def address(a):
 def test_no_result_shows_what_lay_there(rng, name, data_format):
     member, shape = MEMBERS[name], (37, 1680, 77) if data_format == "NXC" else (37, 77, 1680)
     p = problem(rng, shape, data_format)
-    found, bits = member.run(p)
-    tensors = [a for a in found if a.ndim > 1]
+    results, bits = member.run(p)
+    tensors = [a for a in results if a.ndim > 1]
     assert all(a.base is not None for a in tensors)
     for a in tensors:
         a.view(np.uint32)[...] = 0xFFFFFFFF
     places = {address(a) for a in tensors}
-    del found, tensors, a
+    del results, tensors, a
     again, bits_again = member.run(p)
     assert places >= {address(a) for a in again if a.ndim > 1}
     assert bits_again == bits
@@ -143,8 +143,8 @@ def test_blocks_are_whole_pages_of_any_system():
 
 def offered():
     """Bytes that the system may take."""
-    found = re.findall("^LazyFree: *([0-9]+)", _runtime._read("/proc/self/smaps"), re.MULTILINE)
-    return 1024 * sum(map(int, found))
+    results = re.findall("^LazyFree: *([0-9]+)", _runtime._read("/proc/self/smaps"), re.MULTILINE)
+    return 1024 * sum(map(int, results))
 
 
 @pytest.mark.skipif(
@@ -215,8 +215,8 @@ def test_tracemalloc_knows():
         a = result(17)
         traced = tracemalloc.get_traced_memory()[0]
         assert 17 * MIB <= traced < 18 * MIB
-        (found,) = (t.size for t in tracemalloc.take_snapshot().traces if t.size >= MIB)
-        assert found == a.nbytes
+        (results,) = (t.size for t in tracemalloc.take_snapshot().traces if t.size >= MIB)
+        assert results == a.nbytes
         del a
         assert tracemalloc.get_traced_memory()[0] < MIB
     finally:

@@ -39,9 +39,9 @@ def test_nan_has_one_pattern(rng, isa):
             problem.src[0] = -np.asarray(np.nan, problem.src.dtype)
             grads = problem.run(bn_ext.batch_norm_backward, data_format=data_format)
             for array, name in zip(grads[:2], (data, vector), strict=True):
-                found = np.ascontiguousarray(array)[np.isnan(array.astype(float))]
-                assert found.size
-                assert (found.view(f"u{dtype(name).itemsize}") == pattern[name]).all()
+                results = np.ascontiguousarray(array)[np.isnan(array.astype(float))]
+                assert results.size
+                assert (results.view(f"u{dtype(name).itemsize}") == pattern[name]).all()
 
 
 # ---- the fence ------------------------------------------------------------------------------
@@ -56,12 +56,14 @@ def instructions():
         ["objdump", "-d", "--no-show-raw-insn", _core.__file__],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    found = re.findall(r"^ *([0-9a-f]+):\t(?:(?:notrack|bnd) )?(\S+) *(.*)$", listing, re.MULTILINE)
-    addresses = [int(at, 16) for at, _, _ in found]
+    results = re.findall(
+        r"^ *([0-9a-f]+):\t(?:(?:notrack|bnd) )?(\S+) *(.*)$", listing, re.MULTILINE
+    )
+    addresses = [int(at, 16) for at, _, _ in results]
     following = [*addresses[1:], None]
     return {
         at: (operation, arguments, behind)
-        for at, (_, operation, arguments), behind in zip(addresses, found, following, strict=True)
+        for at, (_, operation, arguments), behind in zip(addresses, results, following, strict=True)
     }
 
 

@@ -57,22 +57,22 @@ def test_any_strides(rng, name, data, vector, data_format):
         for read in member.reads:
             setattr(p, read, any_view(rng, dims, p.src.dtype))
         options = {"is_training": bool(rng.random() < 0.6), "summed": bool(rng.random() < 0.3)}
-        found, bits = member.run(p, **options)
+        results, bits = member.run(p, **options)
         if name == "backward":
-            assert_near(p, found, options["is_training"])
+            assert_near(p, results, options["is_training"])
 
         order = full_order(p.src)
         dense = {read: placed(getattr(p, read), order=order) for read in member.reads}
         assert member.run(p, dense, **options)[1] == bits, dims
-        assert found[0].transpose(order).flags.c_contiguous
+        assert results[0].transpose(order).flags.c_contiguous
 
         out = any_view(rng, dims, p.src.dtype)
         if out.flags.writeable and 0 not in [
             s for s, n in zip(out.strides, dims, strict=True) if n > 1
         ]:
             others = [None] * (len(member.returns) - 1)
-            given, bits_given = member.run(p, out=[out, *others], **options)
-            assert given[0] is out
+            arguments, bits_given = member.run(p, out=[out, *others], **options)
+            assert arguments[0] is out
             assert bits_given == bits, dims
 
 
@@ -104,9 +104,9 @@ def test_gaps_about_the_bounds_from_which_operands_may_have_them(rng, name, apar
         _, bits = member.run(p, **options)
         tensors = [*member.reads, *(k for k, kind in enumerate(member.returns) if kind == "tensor")]
         for some in (*([one] for one in tensors), tensors):
-            given = {one: longer(getattr(p, one), axis) for one in some if one in member.reads}
+            arguments = {one: longer(getattr(p, one), axis) for one in some if one in member.reads}
             out = [longer(p.src, axis) if k in some else None for k in range(len(member.returns))]
-            assert member.run(p, given, out=out, **options)[1] == bits, (dims, some)
+            assert member.run(p, arguments, out=out, **options)[1] == bits, (dims, some)
             for base in (view.base for view in out if view is not None):
                 assert np.isnan(base.astype(np.float32)).sum() == base.size - p.src.size
 
@@ -133,15 +133,15 @@ def test_axes_of_equal_strides_keep_their_order(rng):
             assert full_order(src) == [axis for axis in order if src.shape[axis] > 1] + [
                 axis for axis in order if src.shape[axis] == 1
             ]
-            found = p.run(bn_ext.batch_norm_backward, data_format=data_format)
-            assert found.diff_src.transpose(order).flags.c_contiguous
+            results = p.run(bn_ext.batch_norm_backward, data_format=data_format)
+            assert results.diff_src.transpose(order).flags.c_contiguous
             wanted = p.run(
                 bn_ext.batch_norm_backward,
                 src=placed(src, order=order),
                 diff_dst=placed(p.diff_dst, order=order),
                 data_format=data_format,
             )
-            assert all_bits(found) == all_bits(wanted)
+            assert all_bits(results) == all_bits(wanted)
 
 
 def test_more_axes_than_anyone_has(rng):
@@ -162,12 +162,12 @@ def test_out_with_an_axis_that_newaxis_made(rng, data_format):
     src, diff_dst, diff_src = (a[..., np.newaxis, :] for a in (p.src, p.diff_dst, into))
     assert memoryview(diff_src).strides[-2] == 0
     wanted = p.run(bn_ext.batch_norm_backward, src, diff_dst, data_format=data_format)
-    found = p.run(
+    results = p.run(
         bn_ext.batch_norm_backward, src, diff_dst, data_format=data_format,
         out=(diff_src, None, None),
     )  # fmt: skip
-    assert found.diff_src is diff_src
-    assert all_bits(found) == all_bits(wanted)
+    assert results.diff_src is diff_src
+    assert all_bits(results) == all_bits(wanted)
 
 
 # ---- copies -----------------------------------------------------------------------
@@ -254,15 +254,17 @@ def test_what_is_copied_is_copied_once(rng):
 
 #: Shapes of more elements than a piece has: see PIECE in copies.c.
 LONG = {
-    "first": (50_001, 3), "last": (3, 70_001), "many": (7, 5, 61, 47), "one": (70_003, 1),
-    "short": (3, 9, 7, 61, 2, 3), "several": (3, 1200, 61),
+    "first": (50_001, 3), "last": (3, 70_001), "many": (7, 5, 61, 67), "one": (140_003, 1),
+    "short": (3, 9, 17, 61, 2, 3), "several": (3, 1200, 61),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("dims", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("data", ["float32", "bfloat16", "float64"])
 def test_copies_in_pieces(rng, data, dims):
-    """Copies by several threads have all elements of the operand and no others."""
+    """Copies by several threads, of all or of chunks, have all elements of the operand and no
+    others; so they do in place.
+    """
     p = Problem(rng, dims, "NXC", data)
     dense = p.run(bn_ext.batch_norm_backward, num_threads=1)
     for order in (tuple(reversed(range(len(dims)))), tuple(range(len(dims)))):
@@ -279,6 +281,8 @@ def test_copies_in_pieces(rng, data, dims):
             assert all_bits(grads) == all_bits(dense)
             own = np.frombuffer(out.tobytes(), np.uint8)
             assert np.count_nonzero(out.base) == np.count_nonzero(own)  # no gap is written
+        grads = p.run(bn_ext.batch_norm_backward, diff_dst=diff_dst, out=(diff_dst, None, None))
+        assert all_bits(grads) == all_bits(dense)
 
 
 def strided_views():

@@ -41,12 +41,12 @@ OPEN_MPI = {
 def run(tmp_path, text, command=()):
     program = tmp_path / "program.py"
     program.write_text(HEAD + text)
-    found = subprocess.run(
+    results = subprocess.run(
         [*command, sys.executable, *(["-m", "mpi4py"] if command else []), str(program)],
         capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **OPEN_MPI},
     )  # fmt: skip
-    assert found.returncode == 0, found.stderr
-    return found.stdout.split()
+    assert results.returncode == 0, results.stderr
+    return results.stdout.split()
 
 
 @pytest.mark.skipif(not shutil.which("mpiexec"), reason="needs mpiexec")
@@ -54,11 +54,12 @@ def run(tmp_path, text, command=()):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_mpi(tmp_path, ranks):
     mine = f"from mpi4py.MPI import COMM_WORLD\nsrc, diff_dst = share(COMM_WORLD.rank, {ranks})\n"
-    found = run(
-        tmp_path, mine + BLOCKS["mpi"] + AFFINE + BLOCKS["each"] + RANKS,
+    results = run(
+        tmp_path,
+        mine + BLOCKS["mpi"] + AFFINE + BLOCKS["each"] + RANKS,
         ["mpiexec", "-n", str(ranks)],
-    )  # fmt: skip
-    assert found == [*expected()]
+    )
+    assert results == [*expected()]
 
 
 def test_processes(tmp_path):
@@ -118,13 +119,13 @@ MPI = ["mpiexec", "-n", "2", sys.executable, "-m", "mpi4py"]
 def test_the_example_prints_the_digest_that_the_docs_have(command, words):
     if command is MPI and not (shutil.which("mpiexec") and importlib.util.find_spec("mpi4py")):
         pytest.skip("needs mpiexec and mpi4py")
-    found = subprocess.run(
+    results = subprocess.run(
         [*command, str(ROOT / "examples" / "several_machines.py"), *words],
         capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **OPEN_MPI},
     )  # fmt: skip
-    assert found.returncode == 0, found.stderr
+    assert results.returncode == 0, results.stderr
     page = (ROOT / "docs" / "examples.md").read_text()
-    digests = re.findall(r"^\d \w+: ([0-9a-f]{16})$", page + found.stdout, re.MULTILINE)
+    digests = re.findall(r"^\d \w+: ([0-9a-f]{16})$", page + results.stdout, re.MULTILINE)
     assert len(digests) == 3
     assert len({*digests}) == 1
 
@@ -143,8 +144,8 @@ def test_a_part_sends_what_the_page_says(row, dtype):
             if row == "exact, at most":
                 sent = part.array.nbytes + (part.mean.nbytes if part is parts[1] else 0)
             ordinary, _, of_float64 = cell.partition(" (float64: ")
-            said = of_float64 if of_float64 and dtype == "float64" else ordinary
-            least, *_, most = [int(number) for number in re.findall(r"\d+", said)] * 2
+            message = of_float64 if of_float64 and dtype == "float64" else ordinary
+            least, *_, most = [int(number) for number in re.findall(r"\d+", message)] * 2
             assert least <= round(sent / channels) <= most, part
 
 

@@ -81,12 +81,12 @@ def test_more_than_2_to_the_31_elements(data_format):
     positions = diff_dst if data_format == "NXC" else diff_dst[0].T
     positions[-1] = 1
     ones = np.ones(channels, np.float32)
-    found = bn_ext.batch_norm_backward(
+    results = bn_ext.batch_norm_backward(
         src, diff_dst, 0 * ones, ones, 2 * ones, epsilon=0.0, data_format=data_format,
         is_training=False, out=(diff_dst, None, None),
     )  # fmt: skip
-    assert (found.diff_beta == np.float32(0.5 * n + 0.5)).all()
-    assert (found.diff_gamma == np.float32(0.5 * n + 0.5)).all()
+    assert (results.diff_beta == np.float32(0.5 * n + 0.5)).all()
+    assert (results.diff_gamma == np.float32(0.5 * n + 0.5)).all()
     assert (positions[-1].astype(np.float32) == 2).all()
     assert (positions[:-1:1009].astype(np.float32) == 1).all()
 

@@ -94,8 +94,8 @@ def test_reference_is_exact_enough(rng, data):
                 wide=np.longdouble,
             )  # fmt: skip
             good = hostile_data.fits(p, want, data, "float64")
-            found = BatchNormGradients(want.diff_src, want.diff_gamma, want.diff_beta)
-            bounds = errors(found, want, data, "float64")
+            results = BatchNormGradients(want.diff_src, want.diff_gamma, want.diff_beta)
+            bounds = errors(results, want, data, "float64")
         some = np.flatnonzero(good)[: 60 if form == "few positions" else 8]
         assert len(some) >= 8
         for channel in some:
@@ -103,7 +103,7 @@ def test_reference_is_exact_enough(rng, data):
                 np.atleast_1d(a.astype(np.float64)).tolist() for a in p.take(channel).arrays(INPUTS)
             )
             exact = gradient(x, dy, *(v for (v,) in vectors), p.epsilon)
-            for got, true, error in zip(found, exact, bounds.values(), strict=True):
+            for got, true, error in zip(results, exact, bounds.values(), strict=True):
                 for value, wanted, bound in zip(
                     np.ravel(got[channel]), np.ravel(np.array(true, object)),
                     np.ravel(error.bound[channel]), strict=True,
@@ -123,15 +123,15 @@ def test_a_mean_between_two_elements():
     diff_dst[0, :, 32::32] = u * (1 + 2**-6)  # rounds up
     diff_dst[1, :, 32::32] = -u * 2**-5  # with these, rounds down
     for variance in (1.0, 2.0**-70, 2.0**-72):
-        given = src, diff_dst, np.full(2, 1 + 0.99999982 * u), np.full(2, variance), None
-        how = {"epsilon": 0.0, "data_format": "NCX"}
+        arguments = src, diff_dst, np.full(2, 1 + 0.99999982 * u), np.full(2, variance), None
+        options = {"epsilon": 0.0, "data_format": "NCX"}
         wide = {"epsilon": 0.0, "axis": 1, "wide": np.longdouble}
-        found = bn_ext.batch_norm_backward(*given, **how)
-        right = reference.batch_norm_backward(*given, **wide)
-        twice = bn_ext.batch_norm_double_backward(*given, diff_dst, **how)
-        again = reference.batch_norm_double_backward(*given, diff_dst, **wide)
+        results = bn_ext.batch_norm_backward(*arguments, **options)
+        right = reference.batch_norm_backward(*arguments, **wide)
+        twice = bn_ext.batch_norm_double_backward(*arguments, diff_dst, **options)
+        again = reference.batch_norm_double_backward(*arguments, diff_dst, **wide)
         for error in (
-            *errors(found, right, "float32", "float64").values(),
+            *errors(results, right, "float32", "float64").values(),
             *second_errors(twice, again, "float32", "float64").values(),
         ):
             assert error.holds()
@@ -143,13 +143,13 @@ def in_parts(parts):
     def gradient(src, diff_dst, mean, *vectors, data_format, **options):
         pieces = [np.array_split(a, parts) for a in (src, diff_dst)]
         pieces = list(zip(*pieces, strict=True))
-        how = {"data_format": data_format}
-        total = sum(bn_ext.GradientSums(*piece, mean, **how) for piece in pieces)
-        found = [
-            bn_ext.batch_norm_backward(*piece, mean, *vectors, sums=total, **how, **options)
+        settings = {"data_format": data_format}
+        total = sum(bn_ext.GradientSums(*piece, mean, **settings) for piece in pieces)
+        results = [
+            bn_ext.batch_norm_backward(*piece, mean, *vectors, sums=total, **settings, **options)
             for piece in pieces
         ]
-        return found[0]._replace(diff_src=np.concatenate([each.diff_src for each in found]))
+        return results[0]._replace(diff_src=np.concatenate([each.diff_src for each in results]))
 
     return gradient
 
@@ -230,13 +230,13 @@ def test_random_data(rng, data):
     for (m, _), grads, want in random_cases(rng, data):
         error = largest(grads.diff_src.astype(np.longdouble) - want.diff_src) / u
         of_terms.append(error / largest(want.diff_src_terms))
-        for least, found in of_result.items():
+        for least, results in of_result.items():
             if m >= least and largest(want.diff_src):
-                found.append(error / largest(want.diff_src))
+                results.append(error / largest(want.diff_src))
         in_norms.append(sums_in_norms(grads, want, data, u))
     print(f"of terms {max(of_terms):.2f} u, sums {max(in_norms):.2f} u")
-    for least, found in of_result.items():
-        print(f"of results, M >= {least}: {max(found):.2f} u, median {np.median(found):.2f} u")
+    for least, results in of_result.items():
+        print(f"of results, M >= {least}: {max(results):.2f} u, median {np.median(results):.2f} u")
     assert max(of_terms) <= 7
     assert max(of_result[16]) <= 7
     assert max(of_result[1000]) <= 3
@@ -337,11 +337,11 @@ def test_sum_of_a_hundred_million(rng):
     sums = bn_ext.GradientSums(src, src, mean, data_format="NCX")
     ones = np.ones(2)  # a gamma of float64, for gradients of float64
     none = np.ones((0, 2, 1), np.float32)
-    found = bn_ext.batch_norm_backward(
+    results = bn_ext.batch_norm_backward(
         none, none, mean, ones, ones, epsilon=0, data_format="NCX", sums=sums
     )
     wide = row[0].astype(np.longdouble)
-    for got, terms in zip(found[:0:-1], (wide, wide * (wide - mean[:, None])), strict=True):
+    for got, terms in zip(results[:0:-1], (wide, wide * (wide - mean[:, None])), strict=True):
         exact, norm = 1000 * terms.sum(axis=1), np.sqrt(1000 * (terms**2).sum(axis=1))
         # Terms that are repeated 1000 times have 1000 times the error, not sqrt(1000) times.
         assert (abs(got - exact) <= 6 * unit("float32") * norm * np.sqrt(1000)).all()
@@ -386,8 +386,8 @@ def test_statistics_of_parts(rng, data, cuts, added):
     parts = [bn_ext.Statistics(part) for part in np.split(src, CUTS[cuts])]
     total = ADDED[added](parts)
     want = reference.batch_norm_training(src, epsilon=0.0, wide=np.longdouble)
-    found = statistics_errors(total.mean, total.variance, want, data, parts=len(parts))
-    for name, error in found.items():
+    results = statistics_errors(total.mean, total.variance, want, data, parts=len(parts))
+    for name, error in results.items():
         assert error.holds(), (name, error)
 
 
@@ -410,6 +410,6 @@ def test_more_elements_than_32_bits_count():
     row[..., ::2] = 2
     row[:, 1] *= 3
     src = np.broadcast_to(row, (2**16 + 1, 2, 2**16))
-    found = bn_ext.Statistics(src, exact=True, data_format="NCX")
-    assert (found.mean.tolist(), found.variance.tolist()) == ([1, 3], [1, 9])
-    assert found.count == 2**32 + 2**16
+    results = bn_ext.Statistics(src, exact=True, data_format="NCX")
+    assert (results.mean.tolist(), results.variance.tolist()) == ([1, 3], [1, 9])
+    assert results.count == 2**32 + 2**16

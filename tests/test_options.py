@@ -80,16 +80,16 @@ def options_of(wrapper):
     """Names of arguments that may be left out or must be given by name. A class that takes any
     takes those of the next class.
     """
-    found, makers = {}, [wrapper]
+    results, makers = {}, [wrapper]
     if inspect.isclass(wrapper):
         makers = [vars(each)["__init__"] for each in wrapper.__mro__ if "__init__" in vars(each)]
     for maker in makers:
         parameters = inspect.signature(maker).parameters.values()
         named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         optional = [p for p in named if p.kind is p.KEYWORD_ONLY or p.default is not p.empty]
-        found |= {p.name: None for p in optional}
+        results |= {p.name: None for p in optional}
         if all(p.kind is not p.VAR_KEYWORD for p in parameters):
-            return [*found]
+            return [*results]
     raise AssertionError(f"{wrapper} takes any option")
 
 
@@ -105,10 +105,10 @@ def required(function, arrays):
 def of_autograd(function, options):
     from autograd import make_vjp
 
-    given = required(function, vars(P)) | options
-    names = ["src", *(name for name in members.AFFINE if name in given)]
-    vjp, dst = make_vjp(lambda of: function(**given | dict(zip(names, of, strict=True))))(
-        tuple(given[name] for name in names)
+    arguments = required(function, vars(P)) | options
+    names = ["src", *(name for name in members.AFFINE if name in arguments)]
+    vjp, dst = make_vjp(lambda of: function(**arguments | dict(zip(names, of, strict=True))))(
+        tuple(arguments[name] for name in names)
     )
     return dst, vjp(P.diff_dst)
 
@@ -116,20 +116,22 @@ def of_autograd(function, options):
 def of_dask(function, options):
     import dask.array as da
 
-    given = required(function, vars(P)) | options
-    tensors = [n for n in members.TENSORS if given.get(n) is not None]
-    return function(**given | {n: da.from_array(given[n], chunks=(7, 4, 4, 4)) for n in tensors})
+    arguments = required(function, vars(P)) | options
+    tensors = [n for n in members.TENSORS if arguments.get(n) is not None]
+    return function(
+        **arguments | {n: da.from_array(arguments[n], chunks=(7, 4, 4, 4)) for n in tensors}
+    )
 
 
 def of_torch(function, options):
     import torch
 
     arrays = {"input": P.src, "running_mean": P.running_mean, "running_var": P.running_variance}
-    given = required(function, arrays) | options
-    given |= {n: torch.tensor(a) for n, a in given.items() if isinstance(a, np.ndarray)}
-    dst = function(**given | {"input": given["input"].requires_grad_()})
-    (diff_src,) = torch.autograd.grad(dst, given["input"], torch.tensor(P.diff_dst))
-    return dst, diff_src, given["running_mean"]
+    arguments = required(function, arrays) | options
+    arguments |= {n: torch.tensor(a) for n, a in arguments.items() if isinstance(a, np.ndarray)}
+    dst = function(**arguments | {"input": arguments["input"].requires_grad_()})
+    (diff_src,) = torch.autograd.grad(dst, arguments["input"], torch.tensor(P.diff_dst))
+    return dst, diff_src, arguments["running_mean"]
 
 
 def of_specs(function, options):
@@ -198,8 +200,8 @@ def found_by(module, wrapper, mode, changed=None, later=None, **given):
     pairs = {name: values(module, wrapper, name) for name in options_of(wrapper)}
     options = {name: copy.copy(pair[0]) for name, pair in pairs.items() if pair} | (changed or {})
     if not inspect.isclass(wrapper):
-        found = FUNCTIONS[module](wrapper, options)
-        return bits([found, *(options[name] for name in members.RUNNING if name in options)])
+        results = FUNCTIONS[module](wrapper, options)
+        return bits([results, *(options[name] for name in members.RUNNING if name in options)])
     if module == "bn_ext.torch":
         options["dtype"] = getattr(import_module("torch"), options["dtype"])
     layer = getattr(wrapper(4, **options), mode)()

@@ -52,10 +52,10 @@ def test_a_wrong_bit_is_found(kernel, monkeypatch):
     right = arithmetic.expected
 
     def wrong(*arguments, **options):
-        found = right(*arguments, **options)
-        array = next(iter(found.values()))
+        results = right(*arguments, **options)
+        array = next(iter(results.values()))
         array.reshape(-1).view(f"u{array.itemsize}")[-1:] ^= 1
-        return found
+        return results
 
     monkeypatch.setattr(arithmetic, "expected", wrong)
     isa, dtype = bn_ext.get_isa(), DTYPES["float64"]

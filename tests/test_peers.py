@@ -122,7 +122,7 @@ def test_our_layer_goes_on_where_torchs_module_stopped(data, affine, momentum):
     module = torch.nn.BatchNorm2d(5, EPSILON, momentum, affine, dtype=kind)
     layer = bn_ext.BatchNorm(
         5, epsilon=EPSILON, exponential_avg_factor=momentum, data_format="NCX", affine=affine
-    )  # fmt: skip
+    )
     rng = np.random.default_rng(0)
     for turn in range(4):
         p = problem((3, 5, 7, 6), data=data)
@@ -292,7 +292,7 @@ def test_tensors_that_cannot_be_seen(make, advice):
         with pytest.raises(TypeError, match=f"^{name}: .*{advice.replace('src', 'it')}"):
             call([tensor])
     for name, call in {
-        "out: dst": lambda a: bn_ext.batch_norm_training(src, epsilon=1, out=(a, None, None)),
+        "dst in out": lambda a: bn_ext.batch_norm_training(src, epsilon=1, out=(a, None, None)),
         "workspace": lambda a: bn_ext.batch_norm_training(src, epsilon=1, relu=True, workspace=a),
         "running_mean": lambda a: bn_ext.batch_norm_training(
             src, epsilon=1e-3, **running | {"running_mean": a}

@@ -166,8 +166,8 @@ def test_a_child_of_a_process_that_made_no_call(others):
 @pytest.mark.parametrize("how", ["after a call", "after a thread's call", "within a region"])
 def test_a_child_of_a_process_with_a_team(how):
     """It keeps to one thread, even if asked for more, and so do its children and threads."""
-    found, together = run("pool", "with_a_team", how)
-    assert all(found)
+    results, together = run("pool", "with_a_team", how)
+    assert all(results)
     assert together
 
 

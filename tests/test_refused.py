@@ -186,11 +186,12 @@ def out_with(name, k, change):
 def of_result(name, k, result):
     """What is refused in the place of any result."""
     like_src = RESULTS[name][result] == "src"
+    which = f"{result} in out" if len(RESULTS[name]) > 1 else "out"
     for operand in OPERANDS[name]:
         if (operand in LIKE_SRC) == like_src:
             turned = out_with(name, k, lambda q, _, operand=operand: getattr(q, operand)[::-1])
             allowed = r" \(allowed: exactly the memory of .*\)" if like_src else ""
-            message = f"^out: {result}: shares memory with {operand}{allowed}$"
+            message = f"^{which}: shares memory with {operand}{allowed}$"
             yield row(name, ValueError, message, out=turned)
     for message, change in {
         "expected dtype float32.*, got int32": lambda _, a: a.astype(np.int32),
@@ -207,14 +208,14 @@ def of_result(name, k, result):
             np.frombuffer(bytes(a.nbytes), a.dtype).reshape(a.shape), flags=np.empty(1).flags
         ),
     }.items():
-        yield row(name, ValueError, f"^out: {result}: {message}", out=out_with(name, k, change))
+        yield row(name, ValueError, f"^{which}: {message}", out=out_with(name, k, change))
     for kind, change in (
         (TypeError, lambda _, a: a.tolist()),
         (TypeError, lambda _, a: np.ma.masked_array(a)),
         (TypeError, lambda _, a: "abc"),
         (ERRORS, lambda _, a: PRETENDER),
     ):
-        message = f"^out: {result}: expected (a numpy.ndarray|dtype float)"
+        message = f"^{which}: expected (a numpy.ndarray|dtype float)"
         yield row(name, kind, message, out=out_with(name, k, change))
     message = rf"^out: expected \({', '.join(RESULTS[name])}\), .*, got "
     if len(RESULTS[name]) > 1 and k == 0:
@@ -299,7 +300,7 @@ OF_STATISTICS = [
          {"running_mean": of("mean", read_only)}),
         (ValueError, "^running_mean: shares memory with running_variance$",
          dict.fromkeys(FOUR[:2], of("mean"))),
-        (ValueError, "^out: mean: shares memory with running_mean$",
+        (ValueError, "^mean in out: shares memory with running_mean$",
          {"running_mean": of("mean"), "out": lambda q: (None, q.mean, None)}),
         (ValueError, "^src: expected more than one element in each channel with correction=1, "
          "got one; leave", {"src": of("src", lambda a: a[:1, :1]), "out": None}),
@@ -427,21 +428,21 @@ def over_bits(q, result):
 
 
 OF_SHARING = [
-    row(TRAINING, ValueError, "^out: dst: shares memory with src_1", src_1=of("src_1"),
+    row(TRAINING, ValueError, "^dst in out: shares memory with src_1", src_1=of("src_1"),
         out=lambda q: (q.src_1[::-1], None, None)),
-    row(BACKWARD, ValueError, r"^out: diff_src: shares memory with out: diff_src_1 \(allowed: "
+    row(BACKWARD, ValueError, r"^diff_src in out: shares memory with diff_src_1 in out \(allowed: "
         r"exactly the memory of src, diff_dst or dst\)$", diff_src_1=True,
         out=lambda q: (q.src_1, None, None, q.src_1), **DST),
-    row(BACKWARD, ValueError, "^out: diff_src: shares memory with dst",
+    row(BACKWARD, ValueError, "^diff_src in out: shares memory with dst",
         relu=True, dst=of("dst", lambda a: a[::-1]), out=lambda q: (q.dst, None, None)),
-    *(row(name, ValueError, r"^out: \w+: shares memory with workspace|^workspace: shares mem",
+    *(row(name, ValueError, r"^(\w+ in )?out: shares memory with workspace|^workspace: shares mem",
           relu=True, workspace=first_bits, out=out_with(name, 0, over_bits))
       for name in WITH_WORKSPACE),
     row(FORWARD, ValueError, "^workspace: shares memory with src", relu=True, out=None,
         workspace=of("src", lambda a: a.view(np.uint8).reshape(-1)[:21])),
-    row("double_backward", ValueError, "^out: diff_src: shares memory with out: diff_diff_dst",
+    row("double_backward", ValueError, "^diff_src in out: shares memory with diff_diff_dst in out",
         out=lambda q: (q.src, q.src, None)),
-    *(row("backward", ValueError, "^out: diff_gamma: shares memory with sums",
+    *(row("backward", ValueError, "^diff_gamma in out: shares memory with sums",
           sums=lambda q, exact=exact: kept(q, exact),
           out=lambda q: (None, q.total._sums.reshape(-1).view(np.float32)[:5], None))
       for exact in (False, True)),
@@ -464,7 +465,7 @@ OF_OBJECTS = [
     *each("backward", TypeError, "src", NUMBERS, [[Odd(__array_interface__={"version": 3})]]),
     row("backward", TypeError, r"^it does not want to\nsrc: this .*Odd cannot be .*; pass "
         r"src.detach\(\).view\(torch.int16\).numpy\(\).view\(ml_dtypes.bfloat16\)", src=TORCHS),
-    *(row("training", TypeError, f"^out: dst: expected .*got Odd; pass {re.escape(hint)}, which",
+    *(row("training", TypeError, f"^dst in out: expected .*got Odd; pass {re.escape(hint)}, which",
           out=(Odd(numpy=fail(AssertionError), **more), None, None)) for hint, more in (
         ("its numpy()", {}), ("its detach().numpy()", {"detach": None}),
         ("it.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16)",

@@ -34,10 +34,10 @@ def test_every_pattern_up(isa, name):
     one = np.ones(1, values.dtype)
     zeros = np.zeros(1 << 16, np.float32)
     for length in (1 << 16, (1 << 16) - 1):  # whole registers, and an edge
-        given = np.broadcast_to(one, (1, length)), values[None, :length]
+        arguments = np.broadcast_to(one, (1, length)), values[None, :length]
         want = as_doubles(values[:length])
-        assert same(bn_ext.GradientSums(*given, zeros[:length])._sums[0], want)
-        assert same(bn_ext.GradientSums(*given[::-1], zeros[:length])._sums[1], want)
+        assert same(bn_ext.GradientSums(*arguments, zeros[:length])._sums[0], want)
+        assert same(bn_ext.GradientSums(*arguments[::-1], zeros[:length])._sums[1], want)
 
 
 def boundaries(name):

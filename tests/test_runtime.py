@@ -11,7 +11,7 @@ from needs import CPUS, needs_cpus, needs_linux, needs_openmp
 from processes import strict
 
 import bn_ext
-from bn_ext import _runtime
+from bn_ext import _groups, _runtime
 
 try:
     import resource
@@ -27,9 +27,9 @@ def test_show_config(capsys):
     printed = capsys.readouterr().out
     for key, value in config.items():
         shown = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        found = re.search(rf"^{key} +(.*)$", printed, re.MULTILINE)[1]
-        assert re.sub(r" \((SSE2|NEON|AVX2|AVX-512)\)", "", found) == shown
-        assert (found != shown) == (key in ("isa", "available_isas"))
+        line = re.search(rf"^{key} +(.*)$", printed, re.MULTILINE)[1]
+        assert re.sub(r" \((SSE2|NEON|AVX2|AVX-512)\)", "", line) == shown
+        assert (line != shown) == (key in ("isa", "available_isas"))
     assert config["isa"] in config["available_isas"]
     assert config["default_threads"] >= 1
     l2, last_level = config["cache_sizes"]
@@ -64,7 +64,7 @@ def test_what_sets_the_number_of_threads(before, environment, threads, because):
 
 
 def test_a_machine_without_the_systems_lists(monkeypatch):
-    monkeypatch.setattr(_runtime, "_read", lambda path: "")
+    monkeypatch.setattr(_groups, "read", lambda path: "")
     assert _runtime._processor()
     l2, last_level = _runtime._cache_sizes()
     assert 2**15 <= l2 <= last_level
@@ -80,7 +80,7 @@ def test_a_cache_that_a_virtual_machine_shares(monkeypatch, cpus, mebibytes, fir
         for index, cache in enumerate(caches)
         for name, text in zip(("level", "size"), cache.split(), strict=True)
     }
-    monkeypatch.setattr(_runtime, "_read", lambda path: texts.get(path.partition("cache")[2], ""))
+    monkeypatch.setattr(_groups, "read", lambda path: texts.get(path.partition("cache")[2], ""))
     monkeypatch.setattr(os, "cpu_count", lambda: cpus)
     assert _runtime._cache_sizes() == (2 << 20, mebibytes << 20)
 
@@ -137,7 +137,7 @@ def test_libgomp_that_was_loaded_before():
     ],
 )
 def test_quota_of_the_container(tmp_path, files, membership, quota):
-    assert _runtime._cpu_quota(*groups(tmp_path, files, membership)) == quota
+    assert _groups.cpu_quota(*groups(tmp_path, files, membership)) == quota
 
 
 def groups(tmp_path, files, membership):
@@ -161,7 +161,7 @@ def groups(tmp_path, files, membership):
         ({"a/memory.max": f"{3 * GIB}", "a/b/memory.max": f"{GIB}"}, "0::/a/b", None, GIB),
         ({"memory.max": f"{2 * GIB}"}, "0::/", GIB, GIB),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("limited", ["RLIMIT_AS", "RLIMIT_DATA"])
 def test_memory_that_this_process_may_use(
     tmp_path, monkeypatch, files, membership, ulimit, memory, limited

@@ -98,31 +98,31 @@ def recast(problem, how):
     """The problem with vectors in other dtypes that hold their values. Results have gamma's dtype,
     so it keeps its own.
     """
-    found = copy.copy(problem)
+    results = copy.copy(problem)
     others = {"alike": [], "in doubles": ["f8"], "of several dtypes": ["f4", "f8"]}[how]
     names = ("mean", "variance", "beta", "diff_diff_gamma", "diff_diff_beta")
     for name, other in zip(names, itertools.cycle(others), strict=False):
         vector = getattr(problem, name)
-        setattr(found, name, vector.astype(np.promote_types(vector.dtype, other)))
-    return found
+        setattr(results, name, vector.astype(np.promote_types(vector.dtype, other)))
+    return results
 
 
 def outputs(how, tensors, like, order):
     """The argument `out`: None, or arrays and None; for "over ...", operands of the same call."""
     fresh = np.full_like(tensors[0], 7)
-    given = {
+    arguments = {
         "fresh": None,
         "given": lambda: placed(fresh, "contiguous", 2, order),
         "given with gaps": lambda: placed(fresh, "gaps", 1, order),
         "over src": iter(tensors).__next__,
         "over another": iter([*tensors[1:2], tensors[0]]).__next__,
     }[how]
-    if given is None:
+    if arguments is None:
         return None
     out = []
     for k, array in enumerate(like):
         given_vector = np.full_like(array, 7) if how == "given" or k % 2 else None
-        out.append(given() if array.ndim > 1 else given_vector)
+        out.append(arguments() if array.ndim > 1 else given_vector)
     return out
 
 
@@ -146,8 +146,8 @@ def run(problem, *, member, channels_last, is_training, isa, threads, src_offset
         )  # fmt: skip
         started, tasks, _ = _core.last_call().values()
     assert are_expected(started, threads, tasks)
-    for given, returned in zip(outs or (), results, strict=False):
-        assert given is None or given is returned
+    for arguments, returned in zip(outs or (), results, strict=False):
+        assert arguments is None or arguments is returned
     return bits
 
 
@@ -200,8 +200,8 @@ def test_every_residue_at_every_level(rng, types, data_format):
             fixed["member"] = member
             want = run(problem, **fixed, **circumstances)
             for isa in bn_ext.available_isas():
-                found = run(problem, **fixed, **{**circumstances, "isa": isa})
-                assert found == want, (member, dims, isa)
+                results = run(problem, **fixed, **{**circumstances, "isa": isa})
+                assert results == want, (member, dims, isa)
 
 
 @pytest.mark.parametrize("types", DTYPES)

@@ -73,8 +73,8 @@ def test_one_element_in_common(rng, out, other, turned, other_turned, first):
         if other in INPUTS:
             arrays[other][...] = base[other]
         if common:
-            name = other if other in INPUTS else f"out: {other}"
-            refused(f"^out: {out}: shares memory with {name}", arrays)
+            name = other if other in INPUTS else f"{other} in out"
+            refused(f"^{out} in out: shares memory with {name}", arrays)
         else:
             assert all_bits(run(arrays)) == all_bits(run(base))
 
@@ -110,7 +110,7 @@ def test_in_place_is_the_same_elements_in_the_same_places(rng, which):
             if other == turned:
                 continue
             arrays = {**base, which: array, "diff_src": lay(memory, 0, which, other)}
-            refused(f"^out: diff_src: shares memory with {which}", arrays)
+            refused(f"^diff_src in out: shares memory with {which}", arrays)
         assert all_bits(run({**base, which: array, "diff_src": array})) == wanted
 
 
@@ -122,7 +122,7 @@ def test_diff_src_that_overlaps_itself(rng, strides):
     memory = np.zeros(200)
     start = sum(-s * (n - 1) for s, n in zip(strides, (ROWS, CHANNELS), strict=True) if s < 0)
     view = as_strided(memory[start // 8 :], (ROWS, CHANNELS), strides)
-    refused(f"^out: diff_src: {IN_ONE_PLACE}", {**inputs(rng), "diff_src": view})
+    refused(f"^diff_src in out: {IN_ONE_PLACE}", {**inputs(rng), "diff_src": view})
     assert not memory.any()
 
 
@@ -142,13 +142,13 @@ def test_diff_src_with_steps(rng, axis, step):
 def test_a_gradient_for_all_channels_in_one_number(rng, name):
     number = np.zeros(1)
     refused(
-        f"^out: {name}: {IN_ONE_PLACE}",
+        f"^{name} in out: {IN_ONE_PLACE}",
         {**inputs(rng), name: as_strided(number, (CHANNELS,), (0,))},
     )
     assert not number.any()
     for step in (1, 7, -4):  # less than the 8 bytes of an element
         view = as_strided(np.zeros(2 * CHANNELS)[CHANNELS:], (CHANNELS,), (step,))
-        refused(f"^out: {name}: {IN_ONE_PLACE}", {**inputs(rng), name: view})
+        refused(f"^{name} in out: {IN_ONE_PLACE}", {**inputs(rng), name: view})
     # With one channel, the stride does not count.
     p = Problem(rng, (ROWS, 1), "NXC", "float64")
     out = {name: as_strided(number, (1,), (0,))}
@@ -175,7 +175,7 @@ def test_what_is_too_hard_to_decide_counts_as_shared(rng, dims, steps, src_steps
     assert np.shares_memory(diff_src, src, max_work=10**8) == shared
     before = memory.tobytes()
     p = Problem(rng, dims, "NXC")
-    with pytest.raises(ValueError, match="^out: diff_src: shares memory with src"):
+    with pytest.raises(ValueError, match="^diff_src in out: shares memory with src"):
         p.run(bn_ext.batch_norm_backward, src=src, out=(diff_src, None, None))
     assert memory.tobytes() == before
 
@@ -189,7 +189,7 @@ def test_outs_that_share_memory_when_there_are_no_elements(rng, dims):
         for which in (1, 2):
             out = [np.empty_like(q.src), None, None]
             out[which] = vector
-            message = f"^out: {OUTPUTS[which]}: shares memory with {name}"
+            message = f"^{OUTPUTS[which]} in out: shares memory with {name}"
             refusals.refused(ValueError, message, q, "backward", out=tuple(out))
     # Arrays without elements share nothing, wherever they are.
     empty = np.empty_like(q.src)
@@ -201,7 +201,7 @@ def test_an_axis_of_length_2_counts():
     src = np.eye(2)
     in_one = as_strided(np.zeros(2), (2, 2), (0, 8))
     for out, message in ((src.T, "shares memory with src"), (in_one, IN_ONE_PLACE)):
-        with pytest.raises(ValueError, match=f"^out: dst: {message}"):
+        with pytest.raises(ValueError, match=f"^dst in out: {message}"):
             bn_ext.batch_norm_training(src, epsilon=1, out=(out, None, None))
 
 

@@ -1,6 +1,7 @@
 """A clone: its import, compiled or not, and the versions of its linters."""
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import time
 import tomllib
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fp_modes import X86
@@ -38,6 +40,27 @@ def test_hooks_have_the_versions_of_the_linters():
     assert pins == {name: names[name] for name in pins}
 
 
+class Item:
+    """A test as pytest collects it."""
+
+    def __init__(self, name, **params):
+        self.nodeid, self.callspec = f"{name}[{params}]", SimpleNamespace(params=params)
+
+
+def test_in_the_fast_tests_each_two_values_meet():
+    """Of three parameters or more; other tests are all there."""
+    names, kinds, sizes = ["a", "b", "c"], [int, float, str], [2**70, 2**80, 2**90, 2**100]
+    cube = [Item("f", n=n, k=k, s=s) for n, k, s in itertools.product(names, kinds, sizes)]
+    plane = [Item("g", n=n, k=k) for n, k in itertools.product(names, kinds)]
+    beyond = load(ROOT / "tests" / "conftest.py").beyond_pairs([*cube, *plane])
+    kept = [each.callspec.params for each in cube if each not in beyond]
+    assert not beyond & {*plane}
+    assert len(kept) <= 15
+    for one, other in itertools.combinations("nks", 2):
+        met = {(params[one], params[other]) for params in kept}
+        assert len(met) == len({(e.callspec.params[one], e.callspec.params[other]) for e in cube})
+
+
 #: What Cython 3.3.1 makes of some statements loses or lacks a reference when memory is short.
 FRAGILE = {
     # [f(x) for x in y]: an element that cannot be appended is released twice. Write a loop.
@@ -51,10 +74,9 @@ FRAGILE = {
 
 @pytest.mark.parametrize("statement", FRAGILE)
 def test_what_cython_makes_is_safe_without_memory(statement):
-    sources = ROOT / "bn_ext" / "_core_src"
-    if not sources.exists():
+    made = ROOT / "bn_ext" / "_core_src" / "core.c"
+    if not made.exists():
         pytest.skip("the core was not compiled here")
-    made = sources / "core.c"
     text = made.read_text(encoding="utf-8")
     first = text.index("static const char* const __pyx_f[] = {")
     files = re.findall(r'^  "(.*)",$', text[first : text.index("};", first)], re.M)
@@ -146,6 +168,51 @@ def test_folders_of_c_include_only_from_floors_below():
         for folder in re.findall(r'^#include "([^/"]+)', path.read_text(), re.MULTILINE):
             own = path.parent.name
             assert folder == own or floor[folder] < floor[own], f"{path} includes from {folder}"
+
+
+def test_every_mutant_has_its_place(monkeypatch, capsys):
+    """A change of a name or of a line says at once which rows of tests/mutants go with it."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git clone")
+    mutate = load(ROOT / "tests" / "mutants" / "mutate.py")
+    assert mutate.main(["--list"]) == 0, capsys.readouterr().out
+    assert len(mutate.table()) <= 200
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "name", "broken"),
+    [
+        (
+            "a.py",
+            "def f():\n    return 1\n\n\ndef g():\n    return 1\n",
+            "g",
+            "g():\n    return 2\n",
+        ),
+        (
+            "a.c",
+            "int f(void)\n{\n    return 1;\n}\n\nint g(void) {\n    return 1;\n}\n",
+            "f",
+            "f(void)\n{\n    return 2",
+        ),
+        ("a.c", "#define F \\\n    return 1\n#define G return 1\n", "G", "#define G return 2"),
+        ("a.py", "def f():\n    return 1\n", "g", "no definition of g"),
+        ("a.py", "def f():\n    return 3\n", "f", "0 places in f, not one"),
+        (
+            "a.c",
+            "int f(void) {\n    if (x) return 1;\n    return 1;\n}\n",
+            "f",
+            "2 places in f, not one",
+        ),
+    ],
+)
+def test_a_mutant_is_within_its_function(file, text, name, broken):
+    mutate = load(ROOT / "tests" / "mutants" / "mutate.py")
+    row = mutate.Mutant(file, (), name, "", "return", "1", "2", "")
+    if "not one" in broken or "no def" in broken:
+        with pytest.raises(LookupError, match=broken):
+            row.applied(text)
+    else:
+        assert broken in row.applied(text)
 
 
 # ---- building -----------------------------------------------------------------
@@ -312,7 +379,8 @@ def test_compilers_at_once(build_c, monkeypatch, tmp_path, capsys, asked, wanted
     """One for each CPU that the process may use, or what MAX_JOBS says; each file is told."""
     if asked:
         monkeypatch.setenv("MAX_JOBS", asked)
-    monkeypatch.setattr(build_c, "cpus", lambda of=build_c.cpus: of(tmp_path, tmp_path / "none"))
+    cpus = build_c.cpus(str(tmp_path), str(tmp_path / "none"))
+    monkeypatch.setattr(build_c, "cpus", lambda: cpus)
     everyone, running, most = threading.Barrier(wanted), [], []
 
     def run(command, check):
@@ -348,7 +416,7 @@ def test_a_quota_limits_the_compilers(build_c, tmp_path, limits, wanted):
     (tmp_path / "membership").write_text("0::/a b/c\n")
     for folder, limit in limits.items():
         (tmp_path / folder / "cpu.max").write_text(limit + "\n")
-    assert build_c.cpus(tmp_path, tmp_path / "membership") == wanted
+    assert build_c.cpus(str(tmp_path), str(tmp_path / "membership")) == wanted
 
 
 @needs_linux

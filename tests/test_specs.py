@@ -371,10 +371,27 @@ def test_ngraph_without_channels(rng, sheet):
     assert [a.shape for a in found] == [(2, 0, 3, 4), (0,), (0,)][: len(found)]
 
 
-def test_ngraph_without_elements(rng):
-    dst, *statistics = SHEETS["ngraph_training"](Family(rng, (0, 5, 3), "NCX"))
-    assert dst.shape == (0, 5, 3)
-    assert np.isnan(statistics).all()
+#: {sheet: its results without elements, behind dst: a number, or the argument that stays}
+NO_ELEMENTS = {
+    "ngraph_training": [np.nan, np.nan],
+    "onednn_training": ["mean", "variance", np.nan, np.nan],
+    "tensorflow_training": [np.nan, np.nan, 0, 0],
+    "tensorflow_inference": [np.nan, np.nan, 0, 0],
+}
+
+
+@pytest.mark.parametrize("name", NO_ELEMENTS)
+@pytest.mark.parametrize("sizes", [(0, 3, 2), (2, 0, 2), (2, 3, 0)])
+def test_operators_without_elements(rng, name, sizes):
+    sheet = SHEETS[name]
+    dims = (*sizes, 5) if sheet.data_format == "NXC" else (sizes[0], 5, *sizes[1:])
+    p = Family(rng, dims, sheet.data_format)
+    dst, *found = sheet(p)
+    assert dst.shape == dims
+    for array, want in zip(found, NO_ELEMENTS[name], strict=False):
+        want = getattr(p, want) if isinstance(want, str) else np.full(5, want, np.float32)
+        assert array.dtype == want.dtype
+        np.testing.assert_array_equal(array, want)
 
 
 def test_tensorflows_third_reserve_space_has_a_type_alone(rng):

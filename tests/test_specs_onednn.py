@@ -69,14 +69,3 @@ def test_onednns_momentum_is_a_half_and_of_the_old(rng):
     assert bits(kept.running_variance) == bits(p.variance)
     biased = training(*arguments, epsilon=EPSILON, momentum=1e-30)
     np.testing.assert_allclose(biased.running_variance, p.src.var(axis=0), rtol=1e-6)
-
-
-@pytest.mark.parametrize("dims", [(0, 5), (2, 0, 5), (0, 3, 2, 5)])
-def test_onednn_without_elements(rng, dims):
-    p = Family(rng, dims, "NXC")
-    found = training(p.src, p.mean, p.variance, p.gamma, p.beta, epsilon=EPSILON)
-    assert found.dst.shape == dims
-    assert np.isnan(found.batch_mean).all()
-    assert np.isnan(found.batch_variance).all()
-    assert bits(found.running_mean) == bits(p.mean)
-    assert bits(found.running_variance) == bits(p.variance)

@@ -57,25 +57,6 @@ def test_fresh_statistics_ignore_the_old_ones(rng):
         run(p)
 
 
-@pytest.mark.parametrize("dims", [(0, 3, 4, 5), (2, 0, 4, 5), (2, 3, 4, 0)])
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"exponential_avg_factor": 0.5}, {"is_training": False}],
-    ids=["fresh", "half", "inference"],
-)
-def test_without_elements(rng, dims, options):
-    p = problem(rng, dims=dims)
-    found = run(p, **options)
-    assert found.y.shape == dims
-    for a in (found.batch_mean, found.batch_variance):
-        assert np.isnan(a).all()
-        assert a.shape == dims[-1:]
-    for a in (found.reserve_space_1, found.reserve_space_2):
-        assert (a == 0).all()
-        assert a.shape == dims[-1:]
-    assert found.reserve_space_3.shape == (0,)
-
-
 def test_one_element_or_two_per_channel(rng):
     """Bessel's correction divides by max(M - 1, 1): it doubles the variance of two elements."""
     p = problem(rng, dims=(1, 1, 1, 5))

@@ -59,7 +59,7 @@ def test_benchdnn(rng, inputs, ran, file, name):
     for shape in shapes(inputs / file):
         src, src_1, diff_dst = rng.normal(0.5, 2, (3, *shape)).astype(dtype(name))
         gamma, beta, mean = rng.normal(0, 1, (3, shape[1])).astype(np.float32)
-        given = mean, rng.uniform(0.5, 4, shape[1]).astype(np.float32)
+        arguments = mean, rng.uniform(0.5, 4, shape[1]).astype(np.float32)
         for flags in FILES[file]:
             frozen, relu = "G" in flags, "R" in flags or "A" in flags
             scale, shift = gamma if "C" in flags else None, beta if "H" in flags else None
@@ -67,7 +67,7 @@ def test_benchdnn(rng, inputs, ran, file, name):
             wide = {"epsilon": EPSILON, "axis": 1, "wide": np.longdouble}
             behind = {"relu": relu, "src_1": added, **wide}
             if frozen:
-                want = reference.batch_norm_inference(src, *given, scale, shift, **behind)
+                want = reference.batch_norm_inference(src, *arguments, scale, shift, **behind)
             else:
                 want = reference.batch_norm_training(src, scale, shift, **behind)
             sizes = want.product_terms + want.shift_terms
@@ -80,7 +80,7 @@ def test_benchdnn(rng, inputs, ran, file, name):
                 behind = {"relu": relu, "src_1": None if added is None else moved(added), **options}
                 x, dy = moved(src), moved(diff_dst)
                 if frozen:
-                    stats = given
+                    stats = arguments
                     dst = bn_ext.batch_norm_inference(x, *stats, scale, shift, **behind)
                 else:
                     dst, *stats = bn_ext.batch_norm_training(x, scale, shift, **behind)

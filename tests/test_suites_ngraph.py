@@ -65,8 +65,8 @@ def test_recorded(ran, shape):
     src = np.random.RandomState(0).rand(8).astype(np.float32).reshape(shape)
     ones, zeros = np.ones(2, np.float32), np.zeros(2, np.float32)
     mean, variance, dst = (np.array(each, np.float32) for each in RECORDED[shape])
-    found = ngraph.batch_norm_training(src, ones, zeros, epsilon=1e-3)
-    for got, want in zip(found, (dst.reshape(shape), mean, variance), strict=True):
+    results = ngraph.batch_norm_training(src, ones, zeros, epsilon=1e-3)
+    for got, want in zip(results, (dst.reshape(shape), mean, variance), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
     got = ngraph.batch_norm_inference(src, ones, zeros, mean, variance, epsilon=1e-3)
     np.testing.assert_allclose(got.ravel(), dst.ravel(), rtol=1e-5, atol=1e-5)

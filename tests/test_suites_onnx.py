@@ -67,9 +67,9 @@ def test_onnx(ran, cases):
         values = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
         names = [each.name for each in model.graph.input if each.name not in values]
         values.update(zip(names, inputs, strict=True))
-        found = computed(node, *(values[name] for name in node.input))
-        for ours, theirs in zip(found, outputs, strict=True):
+        results = computed(node, *(values[name] for name in node.input))
+        for ours, theirs in zip(results, outputs, strict=True):
             assert ours.dtype == theirs.dtype
             largest = abs(theirs).max()
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 * largest)
-        ran[f"onnx {cases.__name__}", found[0].dtype.name] += 1
+        ran[f"onnx {cases.__name__}", results[0].dtype.name] += 1

@@ -37,11 +37,11 @@ def arrangements(torch):
 
 def outcome(torch, call, leaves, state, name):
     """The result, its gradients, and the state that was updated."""
-    found = call()
+    results = call()
     rng = np.random.default_rng(1)
-    diff = torch.from_numpy(rng.standard_normal(found.shape)).to(getattr(torch, name))
-    grads = torch.autograd.grad(found, leaves, diff.to(found.dtype))
-    return [each.detach().to(torch.float64).numpy() for each in (found, *grads, *state)]
+    diff = torch.from_numpy(rng.standard_normal(results.shape)).to(getattr(torch, name))
+    grads = torch.autograd.grad(results, leaves, diff.to(results.dtype))
+    return [each.detach().to(torch.float64).numpy() for each in (results, *grads, *state)]
 
 
 def check(found, right, name):

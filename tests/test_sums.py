@@ -10,19 +10,20 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shape
+from cases import COPIES, DATA_DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shape
 from exact_sums import (
     BEYOND,
     BITS,
     LIMB,
     MOMENTS,
     MOST_PARTS,
+    STATE_FORMATS,
     STATES,
     integer_of,
     rounded,
     state_of,
     statistics,
-)  # fmt: skip
+)
 from fp_modes import fp_mode
 
 import bn_ext
@@ -126,7 +127,7 @@ def test_elements_are_counted_without_channels(kind, exact):
         counted += [(total - first, 3), (total - total, 0)]
         with pytest.raises(ValueError, match="expected a part of the sum for -"):
             second - first
-    for (sums, n), again in itertools.product(counted, (lambda a: a, *COPIES)):
+    for (sums, n), again in itertools.product(counted, (lambda a: a, *COPIES.values())):
         assert again(sums).count == n
     assert first != second
     assert total == second + first
@@ -308,16 +309,6 @@ def numbers(rng, data):
     return values.astype(dtype(data))
 
 
-COPIES = [
-    *(
-        lambda sums, protocol=protocol: pickle.loads(pickle.dumps(sums, protocol))
-        for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)
-    ),
-    copy.copy,
-    copy.deepcopy,
-]
-
-
 @of_both_kinds
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_copies_and_pickles(rng, data, exact):
@@ -326,7 +317,7 @@ def test_copies_and_pickles(rng, data, exact):
     for data_of_part in (src, src[:0]):
         for kind, more in ((Statistics, ()), (GradientSums, (data_of_part, mean))):
             sums = kind(data_of_part, *more, exact=exact)
-            for make, one in itertools.product(COPIES, (sums, sums + sums)):
+            for make, one in itertools.product(COPIES.values(), (sums, sums + sums)):
                 again = make(one)
                 assert again == one
                 assert found(again) == found(one)
@@ -376,8 +367,9 @@ def test_equality_is_of_values(rng, exact):
     ):  # fmt: skip
         assert one != different
     for different in (
-        GradientSums(src, src, mean + 1, exact=exact), GradientSums(src, other, mean, exact=exact)
-    ):  # fmt: skip
+        GradientSums(src, src, mean + 1, exact=exact),
+        GradientSums(src, other, mean, exact=exact),
+    ):
         assert of_gradient != different
     nothing = [GradientSums(src, 0 * src, about, exact=exact) for about in (mean, mean + 1)]
     assert nothing[0] != nothing[1]
@@ -783,7 +775,7 @@ def value(integer, rows):
 
 
 def sums_of(integers, rows, rng=None):
-    return _core.state_sums(state_of(integers, rows, rng), rows)[:, 0]
+    return _core.state_sums(state_of(integers, rows, rng), STATE_FORMATS[rows])[:, 0]
 
 
 @pytest.mark.parametrize("rows", STATES)
@@ -840,9 +832,9 @@ def test_flags(rows, flags):
     state = state_of([7, -7], rows)
     state[-3, 0] = sum(MOST_PARTS << 20 * i for i in range(3) if flags >> i & 1)
     expected = {0: value(7, rows), 2: np.inf, 4: -np.inf}.get(flags, np.nan)
-    got = _core.state_sums(state, rows)
+    got = _core.state_sums(state, STATE_FORMATS[rows])
     assert np.array_equal(got[:, 0], [expected, value(-7, rows)], equal_nan=True)
-    canonical = _core.canonical_state(state, len(state))
+    canonical = _core.canonical_state(state, STATE_FORMATS[rows])
     assert canonical[-3, 0, 0] == sum(1 << 20 * i for i in range(3) if flags >> i & 1)
 
 
@@ -852,7 +844,7 @@ def test_canonical_limbs(rng, rows):
     for integer in (-1, 5, -(2**200) + 3, 2**300 - 1):
         loose, own = state_of([integer, -integer], rows, rng), state_of([integer, -integer], rows)
         before = loose.copy()
-        assert np.array_equal(_core.canonical_state(loose, rows), own)
+        assert np.array_equal(_core.canonical_state(loose, STATE_FORMATS[rows]), own)
         assert np.array_equal(loose, before)
 
 
@@ -879,7 +871,7 @@ def refused_or_right(sums):
     state, count, results = sums.array, sums.count, []
     for call in (_core.state_sums, _core.canonical_state, used):
         try:
-            results.append(call(sums) if call is used else call(state, len(state)))
+            results.append(call(sums) if call is used else call(state, STATE_FORMATS[len(state)]))
         except ValueError as error:
             expected = r"(array|sums): the integers of channel \d+ are impossible"
             assert re.search(expected, str(error))  # noqa: PT017
@@ -975,10 +967,10 @@ def test_the_largest_limbs(rows):
                 sums.array[k, :, 32] = limb
                 assert refused_or_right(sums) == wrong, (parts, k, limb)
     empty = exact_part(rows, 3, 0).array
-    assert not _core.state_sums(empty, rows).any()
+    assert not _core.state_sums(empty, STATE_FORMATS[rows]).any()
     empty[2] = 1
     with pytest.raises(ValueError, match=r"the integers of channel \d+ are impossible"):
-        _core.state_sums(empty, rows)
+        _core.state_sums(empty, STATE_FORMATS[rows])
 
 
 @pytest.mark.parametrize("rows", STATES)
@@ -996,9 +988,8 @@ def test_an_array_that_was_reshaped(rows):
 
 STATE = np.zeros((20, 2, 3), np.int64)
 CALLS = [
-    *(functools.partial(call, rows=20)
-      for call in (_core.state_sums, _core.state_count, _core.canonical_state)),
-    functools.partial(_core.state_statistics, dtype="float32"),
+    functools.partial(call, format=STATE_FORMATS[20])
+    for call in (_core.state_sums, _core.state_count, _core.canonical_state, _core.state_statistics)
 ]  # fmt: skip
 
 

@@ -100,15 +100,15 @@ def test_derivatives(dims, format_, relu, training):
     elif format_ == "strided":
         src = some(*dims[:-1], 2 * dims[-1])[..., ::2]
     running = (None, None) if training else (some(channels), some(channels) ** 2 + 0.5)
-    given = [src, some(channels), some(channels), src_1]
+    arguments = [src, some(channels), some(channels), src_1]
     for kept in ((0, 1, 2, 3), (0,), (0, 2), (0, 1)):
-        taken = [a.detach().requires_grad_() for i, a in enumerate(given) if i in kept]
+        taken = [a.detach().requires_grad_() for i, a in enumerate(arguments) if i in kept]
 
         def function(*taken, kept=kept):
-            x, weight, bias, more = (
-                taken[kept.index(i)] if i in kept else None for i in range(len(given))
+            x, weight, bias, others = (
+                taken[kept.index(i)] if i in kept else None for i in range(len(arguments))
             )
-            options = {"eps": 0.1, "src_1": more, "relu": relu}
+            options = {"eps": 0.1, "src_1": others, "relu": relu}
             return batch_norm(x, *running, weight, bias, training, **options)
 
         assert torch.autograd.gradcheck(function, taken)
@@ -162,17 +162,19 @@ MOVED = {
 def test_saved_tensors_whose_axes_move_in_memory(hook, layer, kind, added):
     """First derivatives keep their bits."""
     made = layer(3, relu=True)
-    given = some(3, 4, 3, 5, 6).contiguous(memory_format=torch.channels_last_3d)
-    src, src_1, diff = (a.contiguous(memory_format=torch.channels_last) for a in given)
-    src, more = src.as_subclass(kind).requires_grad_(), [src_1.requires_grad_()] * added
-    taken = [src, *more, *made.parameters()]
+    arguments = some(3, 4, 3, 5, 6).contiguous(memory_format=torch.channels_last_3d)
+    src, src_1, diff = (a.contiguous(memory_format=torch.channels_last) for a in arguments)
+    src, others = src.as_subclass(kind).requires_grad_(), [src_1.requires_grad_()] * added
+    taken = [src, *others, *made.parameters()]
 
     def derivatives(hooked):
         with torch.autograd.graph.saved_tensors_hooks(hooked, lambda tensor: tensor):
-            found = torch.autograd.grad(made(src, *more), taken, diff, create_graph=twice)
+            results = torch.autograd.grad(made(src, *others), taken, diff, create_graph=twice)
             if not twice:
-                return found
-            second = torch.autograd.grad(sum((a**2).sum() for a in found), taken, allow_unused=True)
+                return results
+            second = torch.autograd.grad(
+                sum((a**2).sum() for a in results), taken, allow_unused=True
+            )
             return [a for a in second if a is not None]
 
     twice = False
@@ -303,10 +305,10 @@ def test_export_to_onnx(rank, make):
     torch.onnx.export(convert(net, back=True), (x,), file, dynamo=False)
     model = onnx.load_from_string(file.getvalue())
     assert {node.domain for node in model.graph.node} == {""}
-    (found,) = onnx.reference.ReferenceEvaluator(model).run(
+    (results,) = onnx.reference.ReferenceEvaluator(model).run(
         None, {model.graph.input[0].name: x.numpy()}
     )
-    torch.testing.assert_close(torch.from_numpy(found), right, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(torch.from_numpy(results), right, rtol=1e-5, atol=1e-5)
 
 
 def test_sync_layers_go_back_to_layers_that_train_alone():
@@ -341,14 +343,14 @@ def test_options_are_torchs(options, dtype):
     for memory_format in (torch.contiguous_format, torch.channels_last):
         for training in (True, True, False):
             x = torch.randn(4, 3, 5, 2, dtype=dtype).to(memory_format=memory_format)
-            found = []
+            results = []
             for layer in (ours.train(training), theirs.train(training)):
                 leaf = x.clone().requires_grad_()
                 result = layer(leaf)
                 result.backward(x)
-                found.append([result, leaf.grad, *layer.buffers()])
+                results.append([result, leaf.grad, *layer.buffers()])
                 assert result.is_contiguous(memory_format=memory_format)
-            for a, b in zip(*found, strict=True):
+            for a, b in zip(*results, strict=True):
                 assert a.stride() == b.stride()
                 torch.testing.assert_close(a, b, **bound)
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -371,18 +373,18 @@ def test_attributes_may_change(make, options, changed):
     names = {"no momentum": ["momentum"], "running": ["running_mean", "running_var"]}
     for training in (True, True, False, True):
         x = torch.randn(4, 3, 5, 2)
-        found = []
+        results = []
         for layer in layers:
             leaf = x.clone().requires_grad_()
             layer.zero_grad()
             result = layer(leaf)
             result.backward(x)
             vectors = [p.grad for p in layer.parameters()]
-            found.append([result, leaf.grad, *vectors, *layer.buffers()])
+            results.append([result, leaf.grad, *vectors, *layer.buffers()])
             layer.train(training)
             for name in names.get(changed, [changed]):
                 setattr(layer, name, CHANGES[changed])
-        for a, b in zip(*found, strict=True):
+        for a, b in zip(*results, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
@@ -398,13 +400,13 @@ def test_empty_batches_are_taken_as_by_torch(make, shape, relu, training):
     """Counted in training; statistics stay, and gradients are zeros."""
     ours = make(3, relu=relu).train(training)
     theirs = copy.deepcopy(convert(make(3), back=True)).train(training)
-    found = []
+    results = []
     for layer in (ours, theirs):
         x = torch.randn(shape, requires_grad=True)
         result = layer(x)
         result.sum().backward()
-        found.append([result, x.grad, layer.weight.grad, layer.bias.grad, *layer.buffers()])
-    assert_same(*found)
+        results.append([result, x.grad, layer.weight.grad, layer.bias.grad, *layer.buffers()])
+    assert_same(*results)
     assert ours.num_batches_tracked == training
 
 
@@ -420,31 +422,31 @@ def negated(*shape):
 @pytest.mark.parametrize("make", [BatchNorm1d, SyncBatchNorm])
 def test_lazily_negated_views(make, relu, training):
     """They are read with their sign, and refused where they would be written."""
-    given = [negated(5, 3), negated(5, 3)]
+    arguments = [negated(5, 3), negated(5, 3)]
     vectors = {"weight": negated(3), "bias": negated(3)}
     if not training:
         vectors |= {
             "running_mean": negated(3),
             "running_var": negated(3).square().neg()._neg_view(),
         }
-    diff, found = negated(5, 3), []
+    diff, results = negated(5, 3), []
     for read in (lambda tensor: tensor, lambda tensor: tensor.resolve_neg()):
         layer = make(3, relu=relu).train(training)
         for name, tensor in vectors.items():
             new = read(tensor)
             setattr(layer, name, nn.Parameter(new) if name in ("weight", "bias") else new)
-        leaves = [read(tensor.detach()).requires_grad_() for tensor in given]
-        assert leaves[0].is_neg() == (not found)
+        leaves = [read(tensor.detach()).requires_grad_() for tensor in arguments]
+        assert leaves[0].is_neg() == (not results)
         result = layer(*leaves)
         grads = torch.autograd.grad(result, [*leaves, *layer.parameters()], read(diff))
-        found.append([result, *grads, *layer.buffers()])
-    assert_same(*found)
+        results.append([result, *grads, *layer.buffers()])
+    assert_same(*results)
     for name in ("running_mean", "running_var"):
         layer = make(3)
         before = [buffer.clone() for buffer in layer.buffers()]
         setattr(layer, name, getattr(layer, name)._neg_view())
         with pytest.raises(ValueError, match="^running statistics: .* got a negated view"):
-            layer(given[0])
+            layer(arguments[0])
         setattr(layer, name, getattr(layer, name)._neg_view())
         assert_same(layer.buffers(), before)
 
@@ -475,26 +477,26 @@ def test_print_shows_that_a_layer_was_converted():
 
 def test_relu_and_addition():
     """One layer does what a layer, an addition and a ReLU do."""
-    x, more = torch.randn(2, 4, 3, 5, 5)
+    x, others = torch.randn(2, 4, 3, 5, 5)
     ours, theirs = BatchNorm2d(3, relu=True), nn.BatchNorm2d(3)
     assert "relu=True" in repr(ours)
-    leaves = [t.clone().requires_grad_() for t in (x, more, x, more)]
+    leaves = [t.clone().requires_grad_() for t in (x, others, x, others)]
     a, b = ours(*leaves[:2]), torch.relu(theirs(leaves[2]) + leaves[3])
     (a**2).sum().backward(), (b**2).sum().backward()
     torch.testing.assert_close(a, b)
-    for found, right in zip(leaves[:2], leaves[2:], strict=True):
-        torch.testing.assert_close(found.grad, right.grad, rtol=1e-5, atol=1e-5)
+    for results, right in zip(leaves[:2], leaves[2:], strict=True):
+        torch.testing.assert_close(results.grad, right.grad, rtol=1e-5, atol=1e-5)
     ours.eval()
     with torch.no_grad():  # nothing is kept for a gradient
-        alone = ours(x, more)
-    assert_same([alone], [ours(leaves[0], more).detach()])
+        alone = ours(x, others)
+    assert_same([alone], [ours(leaves[0], others).detach()])
 
 
 def test_parameters_of_another_dtype():
     """float32 parameters with 16-bit data, as in autocast; torch's thread count changes no bit."""
     made = BatchNorm2d(3)
     x = torch.randn(4, 3, 16, 16).bfloat16()
-    found = []
+    results = []
     for threads in (1, torch.get_num_threads()):
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
@@ -502,10 +504,10 @@ def test_parameters_of_another_dtype():
         result = made.train()(x)
         (result * x).sum().backward()
         torch.set_num_threads(before)
-        found.append([result.detach(), made.weight.grad])
-    assert found[0][0].dtype == torch.bfloat16
-    assert found[0][1].dtype == torch.float32
-    assert_same(*found)
+        results.append([result.detach(), made.weight.grad])
+    assert results[0][0].dtype == torch.bfloat16
+    assert results[0][1].dtype == torch.float32
+    assert_same(*results)
 
 
 @pytest.mark.parametrize("make", [BatchNorm1d, SyncBatchNorm])
@@ -528,10 +530,10 @@ def test_torchs_defaults_do_not_matter(make):
     with torch.device("meta"), torch.autocast("cpu", dtype=torch.bfloat16):
         torch.set_default_dtype(torch.float64)
         try:
-            found = derivatives(0.1) + derivatives(None)
+            results = derivatives(0.1) + derivatives(None)
         finally:
             torch.set_default_dtype(torch.float32)
-    assert_same(found, right)
+    assert_same(results, right)
 
 
 @needs_cpus
@@ -635,7 +637,7 @@ def test_running_statistics_that_share_memory():
     """Both are written: an error comes before anything changes. In inference, both may be one."""
     x, numbers = torch.randn(4, 3), torch.rand(2, 6)
     there = numbers.clone()
-    for given in (
+    for arguments in (
         {"running_mean": numbers[0, :3], "running_var": numbers[0, 2:5]},
         {"running_mean": numbers[0, :3], "running_var": numbers[1, 0].expand(3)},
         {"running_mean": x[0], "running_var": torch.ones(3)},
@@ -644,7 +646,7 @@ def test_running_statistics_that_share_memory():
     ):
         for src, group in ((x, None), (x, ""), (x.as_subclass(Plain), None)):
             with pytest.raises(ValueError, match=r"^running_(mean|var): .*share(s)? memory"):
-                batch_norm(src, **given, training=True, group=group)
+                batch_norm(src, **arguments, training=True, group=group)
     assert_same([numbers], [there])
     batch_norm(x, numbers[0, :3], numbers[0, :3])
     batch_norm(x, numbers[0, ::2], numbers[0, 1::2], numbers[1, :3], numbers[1, 3:], True)
@@ -685,10 +687,10 @@ def test_the_same_bits_in_any_floating_point_mode(mode):
     def found():
         results = []
         for training in (True, False):
-            given = *start.clone(), weight, None, training
-            y = batch_norm(x, *given, eps=0.0, src_1=src_1, relu=True)
+            arguments = *start.clone(), weight, None, training
+            y = batch_norm(x, *arguments, eps=0.0, src_1=src_1, relu=True)
             grads = torch.autograd.grad(y, [x, src_1], dy, create_graph=True)
-            results += [*given[:2], y, *grads]
+            results += [*arguments[:2], y, *grads]
             results += torch.autograd.grad(grads, dy, directions, retain_graph=True)
             results += torch.autograd.grad(y, weight, dy)
         for layer in (BatchNorm1d(7, momentum=None), SyncBatchNorm(7, momentum=None)):
@@ -696,8 +698,8 @@ def test_the_same_bits_in_any_floating_point_mode(mode):
         return results
 
     right = found()
-    enter, how, _ = MODES[mode]
-    with enter(how):
+    enter, options, _ = MODES[mode]
+    with enter(options):
         again = found()
     for a, b in zip(again, right, strict=True):
         assert a.detach().numpy().tobytes() == b.detach().numpy().tobytes()
@@ -743,19 +745,19 @@ def test_threads():
     """Threads that train copies at the same time compute what one computes alone."""
     net = convert(small_net())
     x = torch.randn(6, 3, 8, 8)
-    right, found = steps(copy.deepcopy(net), 3, x), {}
+    right, results = steps(copy.deepcopy(net), 3, x), {}
     copies = [copy.deepcopy(net) for _ in range(4)]
 
     def run(i):
-        found[i] = steps(copies[i], 3, x)
+        results[i] = steps(copies[i], 3, x)
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 4
-    for each in found.values():
+    assert len(results) == 4
+    for each in results.values():
         assert_same(each, right)
 
 
@@ -775,7 +777,7 @@ def test_checkpoints_count_as_with_torch(way, momentum, sync):
         policy = functools.partial(lambda *_, **__: checkpoints.CheckpointPolicy.PREFER_RECOMPUTE)
         create = checkpoints.create_selective_checkpoint_contexts
         run = functools.partial(run, context_fn=functools.partial(create, policy))
-    found = []
+    results = []
     for net in (theirs, change(copy.deepcopy(theirs))):
         if way == "first":
             result = net[2:](run(net[:2], x))
@@ -785,10 +787,10 @@ def test_checkpoints_count_as_with_torch(way, momentum, sync):
             result = run(net, x.as_subclass(Plain) if way == "subclass" else x)
         net.zero_grad()
         result.pow(3).mean().backward()
-        found.append([*net.buffers(), *(each.grad for each in net.parameters())])
+        results.append([*net.buffers(), *(each.grad for each in net.parameters())])
     assert net[1].num_batches_tracked == 2
     assert net[4].num_batches_tracked == (1 if way == "first" else 2)
-    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_forward_of_ones_own():
@@ -825,9 +827,9 @@ def test_forked_workers_of_a_data_loader():
     loader = torch.utils.data.DataLoader(
         Normalized(made, data), num_workers=2, multiprocessing_context="fork"
     )
-    found = torch.cat(list(loader))
-    assert len(found) == 6
-    assert_same([found[0]], [right])
+    results = torch.cat(list(loader))
+    assert len(results) == 6
+    assert_same([results[0]], [right])
 
 
 @pytest.mark.parametrize("grad", [True, False])
@@ -866,12 +868,12 @@ def test_sync_without_processes():
     first = ours(x)
     assert_same([ours(x.contiguous(memory_format=torch.channels_last))], [first])
     many = torch.randn(9, 3, 8, 8) * 10 ** torch.linspace(-4, 4, 8)  # plain sums would differ
-    found = []
+    results = []
     for layout in (torch.contiguous_format, torch.channels_last):
         leaf = many.contiguous(memory_format=layout).requires_grad_()
         dst = SyncBatchNorm(3)(leaf)
-        found.append(torch.autograd.grad(dst, leaf, many.contiguous(memory_format=layout)))
-    assert_same(*found)
+        results.append(torch.autograd.grad(dst, leaf, many.contiguous(memory_format=layout)))
+    assert_same(*results)
     for _ in range(2):
         torch.testing.assert_close(first, theirs(x))
     for a, b in zip(ours.buffers(), theirs.buffers(), strict=True):
@@ -885,10 +887,10 @@ def test_sync_without_processes():
 @pytest.mark.slow
 def test_sync_has_the_same_bits_for_any_number_of_processes(tmp_path):
     """However samples are dealt, even if some processes have none, bits are the same."""
-    found = [on_gloo(tmp_path, size, "digests") for size in (1, 2, 3, 5)]
-    assert len(found[0]) == 6
-    assert all(len(line.split()) == 3 for line in found[0])  # one digest for all deals
-    assert found == [found[0]] * 4
+    results = [on_gloo(tmp_path, size, "digests") for size in (1, 2, 3, 5)]
+    assert len(results[0]) == 6
+    assert all(len(line.split()) == 3 for line in results[0])  # one digest for all deals
+    assert results == [results[0]] * 4
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -911,7 +913,7 @@ def test_fully_sharded_training(tmp_path):
 
 def test_processes_in_different_calls_all_get_an_error(tmp_path):
     """Also if their sums have different sizes. After it, calls work again."""
-    found = dict(line.split(": ", 1) for line in on_gloo(tmp_path, 3, "differ"))
+    results = dict(line.split(": ", 1) for line in on_gloo(tmp_path, 3, "differ"))
     own = {
         "channels": "batch_norm of 500 channels, torch.float32, eps=1e-05",
         "eps": "batch_norm of 3 channels, torch.float32, eps=0.001",
@@ -919,7 +921,7 @@ def test_processes_in_different_calls_all_get_an_error(tmp_path):
         "backward": "batch_norm_backward of 3 channels, torch.float32, eps=1e-05",
     }
     theirs = "batch_norm of 3 channels, torch.float32, eps=1e-05"
-    assert found == {
+    assert results == {
         f"{rank} {broken}": "batch_norm: expected the same function, channels, dtype and eps in "
         f"all processes of the group, got {own[broken] if rank == 1 else theirs} in process {rank} "
         "and others in another"

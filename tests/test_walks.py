@@ -110,12 +110,16 @@ def assert_right(p, way, gaps, where, offset, num_threads):
     src, diff_dst, diff_src = (p.as_argument(view) for _, view in memory)
     options = {"data_format": "NCX", "num_threads": num_threads}
     vectors = p.mean, p.variance, p.gamma
-    more = {"epsilon": EPSILON, "is_training": formula == "backward", "out": (diff_src, None, None)}
+    others = {
+        "epsilon": EPSILON,
+        "is_training": formula == "backward",
+        "out": (diff_src, None, None),
+    }
     if way == "sums":
-        more["sums"] = sums = bn_ext.GradientSums(src, diff_dst, p.mean, **options)
+        others["sums"] = sums = bn_ext.GradientSums(src, diff_dst, p.mean, **options)
         assert (sums.count, sums._sums.tobytes()) == (p.count, p.sums.tobytes())
-    found = bn_ext.batch_norm_backward(src, diff_dst, *vectors, **options, **more)
-    for gradient, right in zip(found[1:], p.gradients, strict=True):
+    results = bn_ext.batch_norm_backward(src, diff_dst, *vectors, **options, **others)
+    for gradient, right in zip(results[1:], p.gradients, strict=True):
         assert gradient.tobytes() == right.tobytes()
     around, written = memory[2]
     np.testing.assert_array_equal(written, p.results[formula])
@@ -205,9 +209,9 @@ def check(rng, form, name, shapes):
         p = Problem(name, *shape)
         places = [gaps for gaps in GAPS.values() if shape[2] > 1 or not {X0, X1} & {*gaps}]
         for way, past_the_cache, gaps in itertools.product(WAYS, (False, True), places):
-            how = any_circumstances(rng, past_the_cache)
-            print(shape, way, bn_ext.get_isa(), past_the_cache, gaps, how)
-            assert_right(p, way, gaps, **how)
+            options = any_circumstances(rng, past_the_cache)
+            print(shape, way, bn_ext.get_isa(), past_the_cache, gaps, options)
+            assert_right(p, way, gaps, **options)
 
 
 @pytest.mark.quick

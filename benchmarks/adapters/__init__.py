@@ -28,9 +28,9 @@ def of_axes(count, layout):
                 raise NotImplementedError(f"the package takes at most {count} axes")
             at = src.ndim if layout == "NCX" else 1
             shape = *src.shape[:at], *[1] * (count - src.ndim), *src.shape[at:]
-            given = (a if a is None or a.ndim == 1 else a.reshape(shape) for a in (src, *arrays))
-            found = function(*given, epsilon=epsilon)
-            results = found if isinstance(found, tuple) else (found,)
+            reshaped = (a if a is None or a.ndim == 1 else a.reshape(shape) for a in (src, *arrays))
+            result = function(*reshaped, epsilon=epsilon)
+            results = result if isinstance(result, tuple) else (result,)
             return tuple(a if a.ndim == 1 else a.reshape(src.shape) for a in results)
 
         return call

@@ -17,11 +17,11 @@ def compiled(operation, axes, epsilon):
     """A function of this operation, for tensors of so many axes."""
     src, diff_dst = (at.TensorType("float32", (None,) * axes)() for _ in range(2))
     gamma, beta, mean, variance = at.fvectors("gamma", "beta", "mean", "variance")
-    how = {"axes": "spatial", "epsilon": epsilon}
+    options = {"axes": "spatial", "epsilon": epsilon}
     if operation == "inference":
-        dst = batchnorm.batch_normalization_test(src, gamma, beta, mean, variance, **how)
+        dst = batchnorm.batch_normalization_test(src, gamma, beta, mean, variance, **options)
         return aesara.function([src, mean, variance, gamma, beta], dst)
-    dst, _, _ = batchnorm.batch_normalization_train(src, gamma, beta, **how)
+    dst, _, _ = batchnorm.batch_normalization_train(src, gamma, beta, **options)
     if operation == "training":
         return aesara.function([src, gamma, beta], dst)
     first = aesara.grad((dst * diff_dst).sum(), [src, gamma, beta])

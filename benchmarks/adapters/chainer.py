@@ -21,10 +21,10 @@ def inference(src, mean, variance, gamma, beta, epsilon):
     return normalized(src, gamma, beta, mean, variance, eps=epsilon).array
 
 
-def first(src, diff_dst, gamma, epsilon, **more):
+def first(src, diff_dst, gamma, epsilon, **options):
     leaves = src, gamma, chainer.Variable(np.zeros_like(gamma.array))
     dst = functions.batch_normalization(*leaves, eps=epsilon)
-    return chainer.grad([dst], leaves, [diff_dst], **more)
+    return chainer.grad([dst], leaves, [diff_dst], **options)
 
 
 def backward(src, diff_dst, mean, variance, gamma, epsilon):

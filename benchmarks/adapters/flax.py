@@ -22,8 +22,8 @@ def applied(src, mean, variance, gamma, beta, epsilon, frozen):
 
 def training(src, gamma, beta, epsilon):
     zeros = np.zeros(src.shape[-1], "f4")
-    dst, found = applied(src, zeros, zeros + 1, gamma, beta, epsilon, False)
-    return dst, found["batch_stats"]["mean"], found["batch_stats"]["var"]
+    dst, stats = applied(src, zeros, zeros + 1, gamma, beta, epsilon, False)
+    return dst, stats["batch_stats"]["mean"], stats["batch_stats"]["var"]
 
 
 def inference(src, mean, variance, gamma, beta, epsilon):

@@ -29,11 +29,11 @@ def backward_of(training):
         leaves = (src,) if gamma is None else (src, gamma, jnp.zeros_like(gamma))
 
         def forward(src, gamma=None, beta=None):
-            found = training(src, gamma, beta, epsilon)
-            return found[0] if isinstance(found, tuple) else found
+            grads = training(src, gamma, beta, epsilon)
+            return grads[0] if isinstance(grads, tuple) else grads
 
-        found = jax.vjp(forward, *leaves)[1](diff_dst)
-        return found if gamma is not None else found[0]
+        grads = jax.vjp(forward, *leaves)[1](diff_dst)
+        return grads if gamma is not None else grads[0]
 
     return backward
 

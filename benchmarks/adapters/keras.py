@@ -34,8 +34,8 @@ def functions(backend):
 
     def backward(src, diff_dst, mean, variance, gamma, epsilon):
         beta = None if gamma is None else 0 * gamma
-        found = gradients(layer_of(src.shape, gamma, beta, epsilon), src, diff_dst)
-        return tuple(found) if gamma is not None else found[0]
+        grads = gradients(layer_of(src.shape, gamma, beta, epsilon), src, diff_dst)
+        return tuple(grads) if gamma is not None else grads[0]
 
     def double_backward(src, diff_dst, mean, variance, gamma, *second, epsilon):
         layer = layer_of(src.shape, demand(gamma), 0 * gamma, epsilon)

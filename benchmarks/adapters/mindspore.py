@@ -21,8 +21,8 @@ def normalized(src, gamma, beta, epsilon):
 
 
 def training(src, gamma, beta, epsilon):
-    found = normalized(*tensors(src, gamma, beta), epsilon)
-    return found[0].asnumpy()
+    results = normalized(*tensors(src, gamma, beta), epsilon)
+    return results[0].asnumpy()
 
 
 def inference(src, mean, variance, gamma, beta, epsilon):

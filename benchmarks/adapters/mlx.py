@@ -40,8 +40,8 @@ def first(src, diff_dst, gamma, epsilon):
 
 def backward(src, diff_dst, mean, variance, gamma, epsilon):
     arrays = (None if a is None else mx.array(a) for a in (src, diff_dst, gamma))
-    found = first(*arrays, epsilon)
-    return found if gamma is not None else found[0]
+    grads = first(*arrays, epsilon)
+    return grads if gamma is not None else grads[0]
 
 
 def double_backward(src, diff_dst, mean, variance, gamma, *second, epsilon):

@@ -15,10 +15,10 @@ def arrays_of(*arrays):
     return [mx.nd.array(demand(a), dtype=a.dtype) for a in arrays]
 
 
-def normalized(src, gamma, beta, epsilon, *statistics, **more):
+def normalized(src, gamma, beta, epsilon, *statistics, **others):
     statistics = statistics or (mx.nd.zeros_like(gamma), mx.nd.ones_like(gamma))
-    how = {"eps": epsilon, "fix_gamma": False, **more}
-    return mx.nd.BatchNorm(src, gamma, beta, *statistics, **how)
+    options = {"eps": epsilon, "fix_gamma": False, **others}
+    return mx.nd.BatchNorm(src, gamma, beta, *statistics, **options)
 
 
 def training(src, gamma, beta, epsilon):

@@ -26,12 +26,12 @@ def inference(src, mean, variance, gamma, beta, epsilon):
         weights.write_bytes(b"".join(demand(a).tobytes() for a in (gamma, mean, variance, beta)))
         net.load_param(str(parameters))
         net.load_model(str(weights))
-        found = []
+        samples = []
         for image in src:
             run = net.create_extractor()
             run.input("src", ncnn.Mat(np.ascontiguousarray(image)).clone())
             status, dst = run.extract("dst")
             if status:
                 raise ValueError(f"ncnn's status is {status}")
-            found.append(np.array(dst))
-    return np.array(found, "f4").reshape(src.shape)
+            samples.append(np.array(dst))
+    return np.array(samples, "f4").reshape(src.shape)

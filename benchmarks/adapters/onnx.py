@@ -32,8 +32,8 @@ def model_of(shape, epsilon, training, **constants):
 
 def evaluated(training, src, *vectors, epsilon):
     model = model_of(src.shape, epsilon, training)
-    given = dict(zip(("X", *VECTORS), (src, *map(demand, vectors)), strict=True))
-    return tuple(ReferenceEvaluator(model).run(None, given))
+    inputs = dict(zip(("X", *VECTORS), (src, *map(demand, vectors)), strict=True))
+    return tuple(ReferenceEvaluator(model).run(None, inputs))
 
 
 def training_by(evaluated):

@@ -11,8 +11,8 @@ NAME, PACKAGES, LAYOUT, OWN = "ONNX Runtime", ["onnxruntime"], "NCX", ()
 def evaluated(training, src, *vectors, epsilon):
     model = model_of(src.shape, epsilon, training).SerializeToString()
     session = InferenceSession(model, providers=["CPUExecutionProvider"])
-    given = dict(zip(("X", *VECTORS), (src, *map(demand, vectors)), strict=True))
-    return tuple(session.run(None, given))
+    inputs = dict(zip(("X", *VECTORS), (src, *map(demand, vectors)), strict=True))
+    return tuple(session.run(None, inputs))
 
 
 training, inference = training_by(evaluated), inference_by(evaluated)

@@ -10,8 +10,8 @@ NAME, PACKAGES, LAYOUT, OWN = "OpenVINO", ["openvino"], "NCX", ()
 
 
 def inference(src, mean, variance, gamma, beta, epsilon):
-    given = ops.parameter(src.shape, np.float32)
+    parameter = ops.parameter(src.shape, np.float32)
     constants = (ops.constant(demand(a)) for a in (gamma, beta, mean, variance))
-    result = ops.batch_norm_inference(given, *constants, epsilon)
-    compiled = openvino.compile_model(openvino.Model([result], [given]), "CPU")
+    result = ops.batch_norm_inference(parameter, *constants, epsilon)
+    compiled = openvino.compile_model(openvino.Model([result], [parameter]), "CPU")
     return compiled([src])[0]

@@ -9,8 +9,8 @@ NAME, PACKAGES, LAYOUT = "Paddle", ["paddle"], "NCX"
 OWN = "backward", "double_backward"
 
 
-def tensors(*arrays, **more):
-    return [None if a is None else paddle.to_tensor(a, **more) for a in arrays]
+def tensors(*arrays, **options):
+    return [None if a is None else paddle.to_tensor(a, **options) for a in arrays]
 
 
 def normalized(src, gamma, beta, epsilon):

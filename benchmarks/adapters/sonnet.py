@@ -43,8 +43,8 @@ def first(src, diff_dst, gamma, epsilon):
 
 def backward(src, diff_dst, mean, variance, gamma, epsilon):
     arrays = (None if a is None else tf.constant(a) for a in (src, diff_dst, gamma))
-    found = tuple(a.numpy() for a in first(*arrays, epsilon))
-    return found if gamma is not None else found[0]
+    grads = tuple(a.numpy() for a in first(*arrays, epsilon))
+    return grads if gamma is not None else grads[0]
 
 
 def double_backward(src, diff_dst, mean, variance, gamma, *second, epsilon):

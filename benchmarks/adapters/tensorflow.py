@@ -47,5 +47,5 @@ def double_backward(src, diff_dst, mean, variance, gamma, *second, epsilon):
             y_backprop=diff_dst, x=src, scale=gamma, reserve_space_1=mean,
             reserve_space_2=variance, reserve_space_3=tf.zeros(0), epsilon=epsilon,
         )[:3]  # fmt: skip
-    found = tape.gradient(first, [src, diff_dst, gamma], [*map(tf.constant, second)])
-    return tuple(a.numpy() for a in found)
+    grads = tape.gradient(first, [src, diff_dst, gamma], [*map(tf.constant, second)])
+    return tuple(a.numpy() for a in grads)

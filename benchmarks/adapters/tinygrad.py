@@ -12,8 +12,8 @@ def tensors(*arrays):
     return [None if a is None else Tensor(a).contiguous() for a in arrays]
 
 
-def layer_of(channels, gamma, beta, epsilon, **more):
-    layer = nn.BatchNorm(channels, epsilon, **more)
+def layer_of(channels, gamma, beta, epsilon, **options):
+    layer = nn.BatchNorm(channels, epsilon, **options)
     layer.weight, layer.bias = gamma, beta
     return layer
 
@@ -39,8 +39,8 @@ def first(src, diff_dst, gamma, epsilon):
 
 
 def backward(src, diff_dst, mean, variance, gamma, epsilon):
-    found = tuple(a.numpy() for a in first(*tensors(src, diff_dst, gamma), epsilon))
-    return found if gamma is not None else found[0]
+    grads = tuple(a.numpy() for a in first(*tensors(src, diff_dst, gamma), epsilon))
+    return grads if gamma is not None else grads[0]
 
 
 def double_backward(src, diff_dst, mean, variance, gamma, *second, epsilon):

@@ -23,11 +23,11 @@ def inference(src, mean, variance, gamma, beta, epsilon):
 
 def backward(src, diff_dst, mean, variance, gamma, epsilon):
     src, diff_dst, mean, variance, gamma = tensors(src, diff_dst, mean, variance, gamma)
-    found = torch.ops.aten.native_batch_norm_backward(
+    grads = torch.ops.aten.native_batch_norm_backward(
         diff_dst, src, gamma, None, None, mean, (variance + epsilon).rsqrt(), True, epsilon,
         [True] * 3,
     )  # fmt: skip
-    return found if gamma is not None else found[0]
+    return grads if gamma is not None else grads[0]
 
 
 def double_backward(src, diff_dst, mean, variance, gamma, *second, epsilon):

@@ -11,10 +11,10 @@ def functions(function):
     def call(src, *arrays, epsilon):
         moved = [a if a is None or a.ndim == 1 else torch.from_numpy(a).movedim(-1, 1).numpy()
                  for a in (src, *arrays)]  # fmt: skip
-        found = function(*moved, epsilon=epsilon)
-        if not isinstance(found, tuple):
-            return found.movedim(1, -1)
-        return tuple(a if a.ndim == 1 else a.movedim(1, -1) for a in found)
+        result = function(*moved, epsilon=epsilon)
+        if not isinstance(result, tuple):
+            return result.movedim(1, -1)
+        return tuple(a if a.ndim == 1 else a.movedim(1, -1) for a in result)
 
     return call
 

@@ -18,5 +18,5 @@ def inference(src, mean, variance, gamma, beta, epsilon):
         path = Path(folder) / "model.onnx"
         path.write_bytes(model_of(src.shape, epsilon, False, **constants).SerializeToString())
         model = tract.onnx().load(str(path)).into_model()
-    (found,) = model.into_runnable().run([np.ascontiguousarray(src)])
-    return found.to_numpy()
+    (result,) = model.into_runnable().run([np.ascontiguousarray(src)])
+    return result.to_numpy()

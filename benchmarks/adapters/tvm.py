@@ -18,10 +18,10 @@ def compiled(shape, epsilon, training):
     src = relax.Var("src", relax.TensorType(shape, "float32"))
     vectors = [relax.Var(name, vector) for name in ("gamma", "beta", "mean", "variance")]
     with builder.function("main", [src, *vectors]):
-        found = relax.op.nn.batch_norm(
+        normalized = relax.op.nn.batch_norm(
             src, *vectors, axis=1, epsilon=epsilon, momentum=1.0, training=training
         )
-        builder.emit_func_output(builder.emit(found))
+        builder.emit_func_output(builder.emit(normalized))
     passes = relax.transform
     decompose = passes.DecomposeOpsForTraining if training else passes.DecomposeOpsForInference
     module = decompose()(builder.get())
@@ -30,8 +30,8 @@ def compiled(shape, epsilon, training):
 
 def normalized(training, src, *vectors, epsilon):
     machine = compiled(src.shape, epsilon, training)
-    found = machine["main"](*(tvm.runtime.tensor(demand(a)) for a in (src, *vectors)))
-    return tuple(a.numpy() for a in found)
+    results = machine["main"](*(tvm.runtime.tensor(demand(a)) for a in (src, *vectors)))
+    return tuple(a.numpy() for a in results)
 
 
 def training(src, gamma, beta, epsilon):

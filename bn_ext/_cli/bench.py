@@ -18,6 +18,8 @@ less if other programs are running; GB/s: bytes read and written, each tensor
 once, by the median; pair: median time of a call and of what stands before it;
 others: their medians as multiples of bn_ext's, of a call / of a pair."""
 
+#: A median this many times the shortest is not this machine's, but that of all that runs on it.
+BUSY = 2
 #: What the rows of one table have in common.
 FACTS = ("op", "dtype", "layout", "threads", "behind")
 #: The least widths of columns; of others, alone or in a pair.
@@ -102,9 +104,22 @@ def show(rows: Iterable[Row], peers: Collection[str]) -> None:
     """Print rows as they come."""
     isa = spelled(get_isa())
     print(f"{_processor()}, {isa}, bn_ext {__version__}, {date.today()}", flush=True)
-    for line in table(rows, peers):
+    noises: list[float] = []
+
+    def watched() -> Iterator[Row]:
+        for r in rows:
+            noises.append(r["medians"]["bn_ext"] / r["shortest"]["bn_ext"])
+            yield r
+
+    for line in table(watched(), peers):
         print(line, flush=True)
     print(f"\n{WORDS}")
+    busy = sum(noise > BUSY for noise in noises)
+    if busy:
+        print(
+            f"\nBUSY: in {busy} of {len(noises)} rows, medians are up to {max(noises):.1f} times "
+            "the shortest.\nOther programs are running: measure again without them."
+        )
 
 
 def bench(options: argparse.Namespace) -> int:

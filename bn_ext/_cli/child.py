@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -16,23 +17,24 @@ import numpy as np
 
 from bn_ext._cli.usage import UsageError
 from bn_ext.testing._cases import Case
-from bn_ext.testing._report import Finding, Report, tried
+from bn_ext.testing._report import Examples, Finding, Report, clear
 
 MOST = 5  # crashes; further cases are left out
 
 
 def run(
-    load: Callable[[], Any], cases: Callable[[], Iterable[Case]], *, timeout: float = 60, **how: Any
-) -> Report:
+    load: Callable[[], Any], cases: Callable[[], Iterable[Case]], *, timeout: float = 60,
+    script: str = "", **how: Any,
+) -> Report:  # fmt: skip
     """As bn_ext.testing._report.run, with a finding for each case that ends the process, or takes
     more than `timeout` seconds. There, load() returns the function; it and cases() may raise
-    UsageError.
+    UsageError. `script`: lines that load the function in Report.script(), which is made there.
     """
-    report, first = Report(arithmetic=how["arithmetic"]), 0
+    report, first, finished = Report(arithmetic=how["arithmetic"]), 0, False
     processes = multiprocessing.get_context("spawn")
     for _ in range(MOST):
         pipe, end = processes.Pipe(duplex=False)
-        child = processes.Process(target=work, args=(end, load, cases, first, how))
+        child = processes.Process(target=work, args=(end, load, cases, first, script, how))
         child.start()
         end.close()
         name, reason, limit = "", "", math.inf
@@ -50,26 +52,32 @@ def run(
                 if what == "failed":
                     raise UsageError(found)
                 if what == "done":
+                    report.makers.append(partial(str, found))
                     report.settle()
                     return report
-                if what == "case":
+                if what == "finished":
+                    finished, limit = True, time.monotonic() + timeout
+                elif what == "case":
                     name, first, limit = found, first + 1, time.monotonic() + timeout
                 else:
-                    report.findings.extend(found[0])
-                    report.differing.extend([found[1]] if found[1] else [])
+                    report.add(*found)
         except (EOFError, OSError, pickle.UnpicklingError):
             child.join(10)
         finally:
             end_all(child)
             pipe.close()
+        if finished:  # it ended when the program was made
+            break
+        clear()
         reason = reason or f"crashed ({ended(child.exitcode or 0)})"
         if not name:
             raise UsageError(f"the function's process {reason} before the first call")
         report.findings.append(Finding(name, "function", np.inf, reason=reason, verdict="crashed"))
-    reason = f"not called, after {MOST} crashes"
-    report.findings.append(
-        Finding("further cases", "function", np.nan, reason=reason, verdict="not judged")
-    )
+    else:
+        reason = f"not called, after {MOST} crashes"
+        report.findings.append(
+            Finding("further cases", "function", np.nan, reason=reason, verdict="not judged")
+        )
     report.settle()
     return report
 
@@ -95,7 +103,7 @@ def ended(status: int) -> str:
 
 def work(
     end: Connection, load: Callable[[], Any], cases: Callable[[], Iterable[Case]], first: int,
-    how: dict[str, Any],
+    script: str, how: dict[str, Any],
 ) -> None:  # fmt: skip
     """Send which case comes next, and what was found; what the function prints is an error's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process ends it
@@ -109,8 +117,10 @@ def work(
             yield case
 
     try:
-        for found in tried(load(), announced(), **how):
+        examples = Examples(load(), **how)
+        for found in examples.tried(announced()):
             end.send(("found", found))
-        end.send(("done", None))
+        end.send(("finished", None))
+        end.send(("done", examples.program(script) if script else ""))
     except UsageError as error:
         end.send(("failed", str(error)))

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,13 +29,9 @@ KINDS = {
     "double-backward": Kind("double_backward"),
     "double-backward-frozen": Kind("double_backward", is_training=False),
 }
-#: What options that choose cases are if they are not given.
-DEFAULTS: dict[str, Any] = {
-    "op": ["backward"], "dtypes": ["float32"], "layout": "NXC", "relu": False, "quick": False,
-    "skip": (), "own_statistics": False,
-}  # fmt: skip
-#: The same for those that choose how a function is called.
-CALLS: dict[str, Any] = {"repeats": 1, "same_bits": False, "strided": False, "timeout": 60.0}
+#: Options that choose cases, and that choose how a function is called.
+CHOICES = "op", "dtypes", "layout", "relu", "quick", "skip", "own_statistics"
+CALLS = "repeats", "same_bits", "strided", "timeout"
 
 
 def add_kinds(add: Callable[..., Any], *, several: bool) -> None:
@@ -61,31 +57,36 @@ def add_kinds(add: Callable[..., Any], *, several: bool) -> None:
     add("--arithmetic", choices=ARITHMETICS, default="float32",
         help="what passes: double (bn_ext's own limits), float32 (sums in the type of the data's "
         "arithmetic, in any order; default), any (src * scale + shift, and the like)")  # fmt: skip
+    add(
+        "--script", help="write the smallest program that shows the worst mistake", metavar="OUT.py"
+    )
+    add("--verbose", help="show right cases as well", **flag)
     add("--narrow", help="results may have a narrower dtype than the data", **flag)
     choose("--own-statistics", "a gradient makes its own statistics", **flag)
     choose("--repeats", "call the function N times with each case, and say where bits differ",
            type=as_whole, metavar="N")  # fmt: skip
     choose("--same-bits", "fail where they do", **flag)
     choose("--strided", "pass arrays with gaps between their numbers", **flag)
-    choose("--timeout", f"seconds that a case may take (default: {CALLS['timeout']:g})",
+    choose("--timeout", "seconds that a case may take (default: 60)",
            type=as_seconds, metavar="S")  # fmt: skip
 
 
-def chosen(given: argparse.Namespace, **more: Any) -> Iterator[Case]:
-    options = argparse.Namespace(**{**DEFAULTS, **more, **vars(given)})
-    kinds = [replace(KINDS[name], data_format=options.layout) for name in options.op]
-    if options.own_statistics:
+def chosen(given: argparse.Namespace, op: Sequence[str] = ("backward",)) -> Iterator[Case]:
+    options = vars(given)
+    layout = options.get("layout", "NXC")
+    kinds = [replace(KINDS[name], data_format=layout) for name in options.get("op", op)]
+    if "own_statistics" in options:
         if not all("backward" in kind.operation and kind.is_training for kind in kinds):
             raise UsageError("--own-statistics: expected --op backward or double-backward")
         kinds = [replace(kind, own_statistics=True) for kind in kinds]
     gated = [kind for kind in kinds if kind.operation != "double_backward"]
-    if options.relu and not gated:
+    if "relu" in options and not gated:
         raise UsageError("--relu: expected an --op other than double-backward")
     try:
         for kind in kinds:
-            each = replace(kind, relu=options.relu and kind in gated)
-            how = {"quick": options.quick, "skip": options.skip}
-            yield from standard_cases(each, options.dtypes, **how)
+            each = replace(kind, relu="relu" in options and kind in gated)
+            how = {name: options[name] for name in ("dtypes", "quick", "skip") if name in options}
+            yield from standard_cases(each, **how)
     except ValueError as error:
         raise UsageError(f"--{error}") from None
     except (ImportError, NotImplementedError) as error:
@@ -116,7 +117,7 @@ def check(options: argparse.Namespace) -> int:
     absent: list[str] = []
     how = {"narrow": options.narrow, "arithmetic": options.arithmetic}
     if os.path.isdir(options.what):
-        given = [name for name in (*DEFAULTS, *CALLS) if name in options]
+        given = [name for name in (*CHOICES, *CALLS) if name in options]
         if given:
             name = given[0].replace("_", "-")
             raise UsageError(f"--{name}: expected only with module:function; DIR has its cases")
@@ -125,9 +126,16 @@ def check(options: argparse.Namespace) -> int:
         except (files.ManifestError, ImportError) as error:  # ml_dtypes may be missing
             raise UsageError(str(error)) from None
     else:
-        how |= {name: vars(options).get(name, default) for name, default in CALLS.items()}
+        how |= {name: vars(options)[name] for name in CALLS if name in options}
+        how["script"] = loading(options.what) if options.script else ""
         report = child.run(partial(imported, options.what), partial(chosen, options), **how)
-    print(report)
+    print("\n".join(report.lines(verbose=options.verbose)))
+    if options.script:
+        try:
+            text = report.script()
+        except ValueError:
+            raise UsageError("--script: expected wrong numbers of a function") from None
+        Path(options.script).write_text(text, encoding="utf-8")
     if absent:
         print(f"\nnot checked, since no case has a result: {', '.join(absent)}")
     return 0 if report.passed else 1
@@ -150,6 +158,23 @@ def imported(what: str) -> Callable[..., Any]:
     if not callable(found):
         raise UsageError(f"{what}: expected a function, got {type(found).__name__}")
     return found  # type: ignore[no-any-return]
+
+
+def loading(what: str) -> str:
+    """The lines of a program that load this function."""
+    module, _, names = what.rpartition(":")
+    path = Path(module)
+    if path.suffix != ".py":
+        first, *rest = names.split(".")
+        lines = f"sys.path.insert(0, {os.getcwd()!r})\nfrom {module} import {first}\n"
+        return f"{lines}function = {'.'.join([first, *rest])}"
+    return (
+        "import importlib.util\n"
+        f"spec = importlib.util.spec_from_file_location('kernel', {str(path.resolve())!r})\n"
+        "kernel = sys.modules['kernel'] = importlib.util.module_from_spec(spec)\n"
+        f"sys.path.insert(0, {str(path.parent.resolve())!r})\n"
+        f"spec.loader.exec_module(kernel)\nfunction = kernel.{names}"
+    )
 
 
 def _loaded(path: Path) -> ModuleType:

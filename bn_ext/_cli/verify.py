@@ -190,9 +190,9 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
     if mode == "exact":  # limbs hold finite terms; flags mark the others
         moments = Statistics(src, exact=True, **how)
         for sums in (GradientSums(src, other, mean, exact=True, **how), moments):
-            yield _core.canonical_state(sums.array, len(sums.array))
-            yield np.nan_to_num(_core.state_sums(sums.array, len(sums.array)), nan=0.5)
-        found, count = _core.state_statistics(moments.array, moments.dtype)
+            yield _core.canonical_state(sums.array, sums._format)
+            yield np.nan_to_num(_core.state_sums(sums.array, sums._format), nan=0.5)
+        found, count = _core.state_statistics(moments.array, moments._format)
         with np.errstate(over="ignore"):
             found[1] *= _core.power_above(count)
         yield np.nan_to_num(found, nan=0.5)

@@ -323,18 +323,18 @@ cdef int convert_gate(Call c, object relu, object beta, object dst, object works
     c.problem.relu = as_flag(relu, "relu")
     cdef bint wanted = as_flag(diff_src_1, "diff_src_1")
     gates = {"beta": beta, "dst": dst, "workspace": workspace}
-    given = [name for name, gate in gates.items() if gate is not None]
-    if not c.problem.relu and given:
-        raise without_relu(given[0])
-    if c.problem.relu and len(given) != 1:
+    names = [name for name, gate in gates.items() if gate is not None]
+    if not c.problem.relu and names:
+        raise without_relu(names[0])
+    if c.problem.relu and len(names) != 1:
         raise ValueError(
             "beta, dst and workspace: expected exactly one of them with relu=True, got "
-            + (" and ".join(given) or "none")
+            + (" and ".join(names) or "none")
         )
-    if wanted and (beta is not None or not given):
+    if wanted and (beta is not None or not names):
         raise ValueError(
             "diff_src_1: expected relu=True with dst or workspace, got "
-            + ("beta, which says nothing of src_1" if given else "relu=False")
+            + ("beta, which says nothing of src_1" if names else "relu=False")
         )
     c.n_outputs += wanted
     convert(c, BETA, beta)
@@ -371,9 +371,9 @@ cdef int convert_affine(Call c, object gamma, object beta, object epsilon, objec
     return convert(c, SRC_1, src_1)
 
 
-cdef object without_relu(str given):
+cdef object without_relu(str name):
     """The error for an argument that needs relu=True."""
-    return ValueError(f"relu: expected True with {given}, got False; pass relu=True or no {given}")
+    return ValueError(f"relu: expected True with {name}, got False; pass relu=True or no {name}")
 
 
 cdef int convert_running(Call c, object mean, object variance, object factor,
@@ -418,18 +418,18 @@ cdef tuple convert_out(Call c, object out):
         out = (out,)
     elif not isinstance(out, SEQUENCES):
         raise TypeError(f"{expected_out(c)}, got {type_name(out)}")
-    given = tuple(out)
-    if len(given) != n:
-        raise ValueError(f"{expected_out(c)}, got a sequence of length {len(given)}")
-    if not c.vectors_wanted and (given[1] is not None or given[2] is not None):
+    arrays = tuple(out)
+    if len(arrays) != n:
+        raise ValueError(f"{expected_out(c)}, got a sequence of length {len(arrays)}")
+    if not c.vectors_wanted and (arrays[1] is not None or arrays[2] is not None):
         raise ValueError(
             "out: expected None for diff_gamma and diff_beta with param_grads=False, got "
-            f"{type_name(given[1])} and {type_name(given[2])}"
+            f"{type_name(arrays[1])} and {type_name(arrays[2])}"
         )
     for i in range(n):
-        if given[i] is not None:
-            convert_output(c, c.facts.outputs[i], given[i])
-    return given
+        if arrays[i] is not None:
+            convert_output(c, c.facts.outputs[i], arrays[i])
+    return arrays
 
 
 cdef str expected_out(Call c):

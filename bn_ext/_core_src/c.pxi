@@ -34,10 +34,23 @@ cdef extern from "base/bn.h" nogil:
         int64_t stride
         bn_dtype dtype
 
+    ctypedef struct bn_view:
+        char *data
+        ptrdiff_t itemsize
+        int ndim
+        const ptrdiff_t *shape
+        const ptrdiff_t *strides
+
+    ctypedef struct bn_axes:
+        int n
+        int axis[BN_MAX_AXES]
+
     ctypedef struct bn_problem:
         bn_dtype dtype
         char *data[BN_OPERANDS]
         int64_t channels
+        const bn_view *strided[BN_OPERANDS]
+        const bn_axes *axes
         bn_vector vector[BN_VECTORS]
         double epsilon
         c_bool training, relu
@@ -64,21 +77,28 @@ cdef extern from "base/bn.h" nogil:
 
 cdef extern from "exact/state.h" nogil:
     enum:
-        f32_LIMBS, f32_SQUARE_LIMBS, f64_LIMBS, f64_SQUARE_LIMBS
         BN_MOST_PARTS, BN_LOG2_TERMS, BN_LOG2_TERMS_OF_PART
         BN_COUNT_AND_STAMP, BN_PARTS_ADDED, BN_MORE_ROWS
 
     ctypedef enum bn_kind_of_state:
-        BN_OF_GRADIENTS, BN_OF_MOMENTS
+        BN_OF_GRADIENTS, BN_OF_MOMENTS, BN_KINDS_OF_STATE
 
-    int bn_limbs(bn_dtype dtype, bn_kind_of_state kind)
-    int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind)
-    int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels)
-    int64_t bn_take_out(int64_t *state, const int64_t *part, int limbs, int64_t channels)
-    void bn_fold_signs(int64_t *state, int limbs, int64_t channels)
-    void bn_unfold_signs(int64_t *state, int limbs, int64_t channels)
-    int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums)
-    int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats)
+    ctypedef struct bn_format:
+        bn_dtype dtype
+        bn_kind_of_state kind
+        int limbs
+
+    const bn_format bn_formats[BN_DTYPES][BN_KINDS_OF_STATE]
+    int64_t bn_state_mismatch(const int64_t *state, const bn_format *format, const bn_problem *p)
+    int64_t bn_make_canonical(int64_t *state, const bn_format *format, int64_t channels)
+    int64_t bn_take_out(int64_t *state, const int64_t *part, const bn_format *format,
+                        int64_t channels)
+    void bn_fold_signs(int64_t *state, const bn_format *format, int64_t channels)
+    void bn_unfold_signs(int64_t *state, const bn_format *format, int64_t channels)
+    int64_t bn_round_state(const int64_t *state, const bn_format *format, int64_t channels,
+                           double *sums)
+    int64_t bn_state_stats(const int64_t *state, const bn_format *format, int64_t channels,
+                           double *stats)
 
 
 cdef extern from "base/channel.h" nogil:
@@ -132,17 +152,6 @@ cdef extern from "base/dtypes.h" nogil:
 
 
 cdef extern from "arrays/axes.h" nogil:
-    ctypedef struct bn_view:
-        char *data
-        ptrdiff_t itemsize
-        int ndim
-        const ptrdiff_t *shape
-        const ptrdiff_t *strides
-
-    ctypedef struct bn_axes:
-        int n
-        int axis[BN_MAX_AXES]
-
     void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes)
     ptrdiff_t bn_bytes_of_axes(int ndim)
     void bn_write_axes(const bn_view *src, int channel_axis, const bn_axes *axes,
@@ -156,8 +165,12 @@ cdef extern from "arrays/axes.h" nogil:
     c_bool bn_same_place(const bn_view *a, const bn_view *b)
     c_bool bn_overlaps_itself(const bn_view *view)
     c_bool bn_extents_meet(const bn_view *a, const bn_view *b)
-    void bn_copy_elements(const bn_view *source, const bn_view *to, const bn_axes *axes,
+    void bn_copy_elements(const bn_view *view, char *dense, const bn_axes *axes, c_bool written,
                           int num_threads)
+
+
+cdef extern from "call/strided.h" nogil:
+    c_bool bn_suits_tasks(const bn_view *view, const bn_axes *axes, c_bool written)
 
 
 cdef extern from "call/dispatch.h" nogil:

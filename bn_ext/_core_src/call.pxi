@@ -158,7 +158,9 @@ cdef inline bint is_read(Call c, int role) noexcept nogil:
 
 cdef str name_of(Call c, int role):
     """The name of a role in error messages."""
-    return f"out: {NAMES[role]}" if is_output(c, role) else input_name(c, role)
+    if not is_output(c, role):
+        return input_name(c, role)
+    return "out" if c.n_outputs == 1 else f"{NAMES[role]} in out"
 
 
 cdef str input_name(Call c, int role):
@@ -171,8 +173,12 @@ cdef inline int dtype_in_use(Call c, int role) noexcept:
     return c.vector_dtype[role - VECTORS] if is_vector(role) else c.dtype
 
 
-cdef inline int rows_of_state(int dtype, bint of_moments) noexcept:
-    return bn_limbs(<bn_dtype>dtype, BN_OF_MOMENTS if of_moments else BN_OF_GRADIENTS) + BN_MORE_ROWS
+cdef inline const bn_format *format_of(int dtype, bint of_moments) noexcept:
+    return &bn_formats[dtype][<int>(BN_OF_MOMENTS if of_moments else BN_OF_GRADIENTS)]
+
+
+cdef inline int rows_of_state(const bn_format *format) noexcept:
+    return format.limbs + BN_MORE_ROWS
 
 
 cdef inline int rows_of_plain(int dtype, bint of_moments) noexcept:
@@ -185,7 +191,7 @@ cdef tuple expected_shape(Call c, int role):
     if role == SUMS:
         return (rows_of_plain(c.dtype, c.entry == TRAINING_SUMS), c.channels)
     if role == STATE:
-        return (rows_of_state(c.dtype, c.facts.is_forward), BN_SUMS, c.channels)
+        return (rows_of_state(format_of(c.dtype, c.facts.is_forward)), BN_SUMS, c.channels)
     return shape_of(&c.view[SRC])
 
 
@@ -205,12 +211,12 @@ cdef object run_call(Call c, object out):
     """Run the call. Return the arrays in `out`, with new ones in place of None; or sums. After a
     MemoryError, nothing has been written."""
     cdef bn_status status
-    given = convert_out(c, out)  # the last that may run the caller's methods, in the caller's mode
+    arrays = convert_out(c, out)  # the last that may run the caller's methods, in the caller's mode
     c.mode, c.computes = fp_mode_enter(), True
     check(c)
     if c.dry:
         return None
-    result = new_sums(c) if c.facts.reduces else new_results(c, given)
+    result = new_sums(c) if c.facts.reduces else new_results(c, arrays)
     if c.channels and not (c.is_empty and c.facts.reduces):
         fill_problem(c)
         if is_brief(c):
@@ -245,21 +251,28 @@ cdef int check(Call c) except -1:
     if has(c, WORKSPACE):
         check_workspace(c)
     check_outputs(c)
-    return check_sharing(c)
+    check_sharing(c)
+    return warn_of_negative(c)
 
 
 cdef int fill_problem(Call c) except -1:
-    """Fill in the problem that C reads. An operand that cannot be walked in the order of `axes` gets
-    a dense copy. An absent operand gets src's strides."""
+    """Fill in the problem that C reads. An operand that cannot be walked in the order of `axes` is
+    copied by tasks or, before the first of them, as a whole. An absent operand gets src's strides."""
     cdef bn_view walked[BN_OPERANDS]
     cdef bn_problem *p = &c.problem
     cdef int role
     for role in range(BN_OPERANDS):
         walked[role] = c.view[role] if has(c, role) else walked[SRC]
-        if has(c, role) and not c.is_empty and not bn_follows(&c.view[role], &c.axes):
-            pin_new(c, COPIES + role, new_like_src(c, &c.axes, LEAST_KEPT))
+        p.strided[role] = NULL
+        if not has(c, role) or c.is_empty or bn_follows(&c.view[role], &c.axes):
+            continue
+        if not makes_bits(c, role) and bn_suits_tasks(&c.view[role], &c.axes, is_output(c, role)):
+            p.strided[role] = &c.view[role]
+        else:
+            pin_new(c, COPIES + role, new_like_src(c, &c.axes))
             walked[role] = c.view[COPIES + role]
     bn_set_axes(p, walked, &c.axes, c.channel_axis)
+    p.axes = &c.axes
     for role in range(BN_OPERANDS):
         if not has(c, role):
             p.data[role] = NULL
@@ -269,6 +282,11 @@ cdef int fill_problem(Call c) except -1:
     p.dtype = <bn_dtype>c.dtype
     p.sums, p.state = <double *>c.view[SUMS].data, <int64_t *>c.view[STATE].data
     return 0
+
+
+cdef bint makes_bits(Call c, int role) noexcept:
+    """Are a gate's bits made from this operand, all at once?"""
+    return role == DST and (has(c, WORKSPACE) or not c.facts.is_forward)
 
 
 cdef bn_vector vector_of(Call c, int role) noexcept:
@@ -300,7 +318,7 @@ cdef bn_status compute(Call c) noexcept nogil:
     cdef int role
     for role in range(BN_OPERANDS):
         if has(c, COPIES + role) and not is_output(c, role):
-            bn_copy_elements(&c.view[role], &c.view[COPIES + role], &c.axes, p.num_threads)
+            bn_copy_elements(&c.view[role], p.data[role], &c.axes, False, p.num_threads)
     if gated:
         status = bn_open_gate(p, c.view[WORKSPACE].data)
     if status == BN_OK:
@@ -313,5 +331,5 @@ cdef bn_status compute(Call c) noexcept nogil:
         bn_make_bits(p, NULL, c.view[WORKSPACE].data)
     for role in range(BN_OPERANDS):
         if has(c, COPIES + role) and is_output(c, role):
-            bn_copy_elements(&c.view[COPIES + role], &c.view[role], &c.axes, p.num_threads)
+            bn_copy_elements(&c.view[role], p.data[role], &c.axes, True, p.num_threads)
     return status

@@ -8,14 +8,14 @@ cdef class DefaultMode:
     """A context with default arithmetic: it rounds to nearest, keeps subnormals, and raises neither
     errors nor warnings, whatever the caller's floating-point mode and np.seterr are."""
 
-    cdef uint64_t found
+    cdef uint64_t mode
     cdef object quiet
 
     def __enter__(self):
         self.quiet = errstate(all="ignore")
         self.quiet.__enter__()
-        self.found = fp_mode_enter()
+        self.mode = fp_mode_enter()
 
     def __exit__(self, *error):
-        fp_mode_leave(self.found)
+        fp_mode_leave(self.mode)
         self.quiet.__exit__(*error)

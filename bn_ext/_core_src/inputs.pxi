@@ -6,6 +6,7 @@ from its view. Included by core.pyx.
 
 cdef enum:
     LOG2_COUNTED = 53  # doubles hold every whole number below 2**53
+    VARIANCES = 64  # are looked at together
 
 
 cdef object wrong_input(Call c, int role, object dtype, str expected, str to=""):
@@ -114,6 +115,26 @@ cdef int check_not_negative(Call c) except -1:
     return 0
 
 
+cdef int warn_of_negative(Call c) except -1:
+    """Let NumPy warn of the root of a negative number, under the caller's np.errstate: where a
+    variance plus epsilon is negative, results are NaN."""
+    cdef double value[VARIANCES]
+    cdef double least = -c.problem.epsilon
+    cdef bn_vector variance
+    cdef Py_ssize_t first, i, n, negative = 0
+    if c.dry or c.is_empty or not has(c, VARIANCE) or not is_read(c, VARIANCE):
+        return 0
+    variance = vector_of(c, VARIANCE)
+    for first in range(0, c.channels, VARIANCES):
+        n = min(VARIANCES, c.channels - first)
+        vector_read(&variance, first, n, value)
+        for i in range(n):
+            negative += value[i] < least
+    if negative:
+        np.sqrt(-1.0)
+    return 0
+
+
 cdef int check_running(Call c) except -1:
     """Check the running statistics; both must be writable."""
     cdef int role
@@ -201,11 +222,11 @@ cdef int check_sums(Call c) except -1:
             f"sums: expected an array of {wanted} of shape {expected_shape(c, role)}, got "
             f"{sums.dtype} of shape {shape_of(&c.view[role])}"
         )
-    given = doubles_of(c, MEAN)
-    channel = first_different(given, mean)
+    ours = doubles_of(c, MEAN)
+    channel = first_different(ours, mean)
     if channel >= 0:
         raise ValueError(
-            f"sums: expected sums about this mean, {float(given[channel])!r} in channel {channel}, "
+            f"sums: expected sums about this mean, {float(ours[channel])!r} in channel {channel}, "
             f"got sums about {float(mean[channel])!r}"
         )
     c.problem.count = count

@@ -116,10 +116,6 @@ cdef class Block:
             bn_park_memory(self.data)
 
 
-cdef enum:
-    LEAST_KEPT = 1 << 16  # bytes of copies from which on their memory is kept
-
-
 cdef object allocated(object make, object shape, object dtype):
     """An array made by np.empty or np.zeros. If memory is short, what is kept gives way."""
     cdef bint error
@@ -133,12 +129,12 @@ cdef object allocated(object make, object shape, object dtype):
     return make(shape, dtype)
 
 
-cdef object new_array(object shape, object dtype, Call c, Py_ssize_t least):
-    """An uninitialized array of src's size; from `least` bytes on, in memory that is kept."""
+cdef object new_array(object shape, object dtype, Call c):
+    """An uninitialized array of src's size; if it is large, in memory that is kept."""
     cdef Py_ssize_t i, bytes = size_of(c.dtype)
     for i in range(c.view[SRC].ndim):
         bytes *= c.view[SRC].shape[i]
-    if bytes < least or parked_limit() == 0:
+    if bytes < BN_WORTH_PARKING or parked_limit() == 0:
         return allocated(np_empty, shape, dtype)
     cdef Block block = Block.__new__(Block)
     block.data, block.size = <char *>bn_take_memory(bytes), bytes
@@ -149,7 +145,7 @@ cdef object new_array(object shape, object dtype, Call c, Py_ssize_t least):
     return ndarray(shape, dtype, block)
 
 
-cdef object new_like_src(Call c, const bn_axes *order, Py_ssize_t least):
+cdef object new_like_src(Call c, const bn_axes *order):
     """An array of src's shape and dtype, whose axes lie in this order."""
     cdef int i
     cdef bint as_named = True
@@ -158,7 +154,7 @@ cdef object new_like_src(Call c, const bn_axes *order, Py_ssize_t least):
             as_named = False
     shape, dtype = shape_of(&c.view[SRC]), DTYPE_OF_CODE[c.dtype]
     if as_named:
-        return new_array(shape, dtype, c, least)
+        return new_array(shape, dtype, c)
     axes, permuted, back = [], [], []
     for i in range(order.n):
         axes.append(order.axis[i])
@@ -168,7 +164,7 @@ cdef object new_like_src(Call c, const bn_axes *order, Py_ssize_t least):
     for i in range(len(shape)):
         permuted.append(shape[axes[i]])
         back.append(axes.index(i))
-    return new_array(permuted, dtype, c, least).transpose(back)
+    return new_array(permuted, dtype, c).transpose(back)
 
 
 cdef int new_vector_dtype(Call c) noexcept:
@@ -178,7 +174,7 @@ cdef int new_vector_dtype(Call c) noexcept:
     return dtype_in_use(c, GAMMA if has(c, GAMMA) else MEAN)
 
 
-cdef object new_results(Call c, tuple given):
+cdef object new_results(Call c, tuple arrays):
     """The result of a call: the arrays in `out`, and new arrays for the rest.
 
     New arrays are made before anything is written, so that a MemoryError leaves `out` unchanged.
@@ -191,14 +187,14 @@ cdef object new_results(Call c, tuple given):
         if has(c, role):
             continue
         if role < VECTORS:
-            pin_new(c, role, new_like_src(c, &c.axes_of_src, BN_WORTH_PARKING))
+            pin_new(c, role, new_like_src(c, &c.axes_of_src))
         elif c.vectors_wanted:
             c.vector_dtype[role - VECTORS] = new_vector_dtype(c)
             pin_new(c, role, allocated(np_empty, c.channels, DTYPE_OF_CODE[dtype_in_use(c, role)]))
     result = PyTuple_New(n)
     for i in range(n):
-        new = given[i] is None and has(c, outputs[i])
-        set_new_item(result, i, array_of(c, outputs[i]) if new else given[i])
+        new = arrays[i] is None and has(c, outputs[i])
+        set_new_item(result, i, array_of(c, outputs[i]) if new else arrays[i])
     if RESULTS[c.entry] is None:
         return result[0]
     return new_tuple(RESULTS[c.entry] if n < MOST_OUTPUTS else BatchNormAddGradients, result)

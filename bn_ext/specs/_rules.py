@@ -34,15 +34,15 @@ class Rules:
         """The names, for the compiled function's errors."""
         return _core.Words(self.names)
 
-    def arrays(self, optional: Mapping[str, Any] | None = None, **given: Any) -> dict[str, Any]:
+    def arrays(self, optional: Mapping[str, Any] | None = None, **required: Any) -> dict[str, Any]:
         """Convert arrays, by our names, and check their dtypes and src's rank.
 
         Those in `optional` may be None. The result also has `words`, for the compiled function's
         errors.
         """
         arrays, vectors = {}, {}
-        for ours, a in {**given, **(optional or {})}.items():
-            if a is not None or ours in given:
+        for ours, a in {**required, **(optional or {})}.items():
+            if a is not None or ours in required:
                 name = self.names.get(ours, ours)
                 arrays[ours] = _core.as_array(a, name)
                 if ours not in _DATA:

@@ -78,8 +78,8 @@ def batch_norm_training(
     epsilon = _core.as_epsilon(epsilon)
     arrays = _RULES.arrays(src=input, gamma=gamma, beta=beta)
     out = None, np.empty_like(arrays["gamma"]), np.empty_like(arrays["gamma"])
-    found = _core.training(**arrays, epsilon=epsilon, data_format="NCX", out=out)
-    return BatchNormTraining(*found)
+    results = _core.training(**arrays, epsilon=epsilon, data_format="NCX", out=out)
+    return BatchNormTraining(*results)
 
 
 def batch_norm_inference(

@@ -111,8 +111,8 @@ def batch_norm_forward_training(
     """
     shared, momentum = _shared(epsilon, data_format), as_positive(momentum, "momentum")
     if (gamma is None) != (beta is None):
-        given, absent = ("beta", "gamma") if gamma is None else ("gamma", "beta")
-        raise ValueError(f"gamma, beta: expected both or neither, got {given} without {absent}")
+        present, absent = ("beta", "gamma") if gamma is None else ("gamma", "beta")
+        raise ValueError(f"gamma, beta: expected both or neither, got {present} without {absent}")
     arrays = _FORWARD.arrays(
         src=src, running_mean=mean, running_variance=variance,
         optional={"gamma": gamma, "beta": beta},

@@ -21,7 +21,10 @@ Array = NDArray[Any]
 Exact: TypeAlias = dict[str, tuple[Any, Any]]
 
 #: Kinds of arithmetic, and what a result is called that is right in none before.
-ARITHMETICS = {"double": "", "float32": "float32 sums", "any": "src * scale + shift"}
+ARITHMETICS = {
+    "double": "", "float32": "float32 sums", "any": "src * scale + shift",
+    "float16": "float16 sums",  # of float16 data alone
+}  # fmt: skip
 
 #: {operation: the arrays that a function gets by position}
 OPERANDS = {
@@ -66,6 +69,8 @@ class Case:
     epsilon: float
     #: What else is passed by name: src_1 forward, dst backward.
     more: dict[str, Any] = field(default_factory=dict)
+    #: Are sums of its data exact in the arithmetic's type, in any order?
+    exact_sums: bool = False
 
     @property
     def axis(self) -> int:
@@ -101,25 +106,29 @@ class Case:
         """
         kind = self.kind
         with _core.DefaultMode():
-            arrays = self._judged_arrays()
-            how = {"epsilon": self.epsilon, "axis": self.axis, "wide": np.longdouble}
-            function = getattr(formulas, f"batch_norm_{kind.operation}")
-            formula = partial(function, *arrays.values(), **how, **_options(self))
+            arrays = self.judged_arrays()
+            formula = self._formula(arrays)
             want: Any = formula()
             p = self._by_channel(arrays)
             if kind.is_forward:
                 p.mean, p.variance = want.mean, want.variance
             values = want._asdict()
             own = kind.own_statistics or kind.operation == "training"
+            number = limits.arithmetic(self.data)
+            kinds = [
+                (number, False),
+                (number, True),
+                *[("float16", True)] * (self.data == "float16"),
+            ]
             starts = [
-                weaker.start(p, self.data, folded=folded, from_batch=own)
-                for folded in (False, True)
+                weaker.start(p, kind, folded=folded, from_batch=own, exact=self.exact_sums)
+                for kind, folded in kinds
             ]
             bounds = [_bounds(want, self), *(_weaker(start, p, formula, self) for start in starts)]
             known = self._known(p, want)
             if "running_mean" in self.results:
                 for each in bounds:
-                    self._update(values, each)
+                    self.update(values, each)
             names = [name for name in self.results if name in bounds[0]]
             if kind.is_forward and not self.src.size:
                 names = ["dst"]  # specifications differ in what the statistics are
@@ -128,7 +137,22 @@ class Case:
                 for name in names
             }
 
-    def _judged_arrays(self) -> dict[str, Any]:
+    def out_of_range(self) -> tuple[Any, Any]:
+        """(C,), of a gradient: may a product overflow, or underflow, on the way to a result?"""
+        p = self._by_channel(self.judged_arrays())
+        return weaker.out_of_range(p, limits.arithmetic(self.data))
+
+    def _formula(self, arrays: dict[str, Any]) -> Callable[..., Any]:
+        how = {"epsilon": self.epsilon, "axis": self.axis, "wide": np.longdouble}
+        function = getattr(formulas, f"batch_norm_{self.kind.operation}")
+        return partial(function, *arrays.values(), **how, **_options(self))
+
+    def values(self) -> dict[str, Any]:
+        """What is right, without limits."""
+        values: dict[str, Any] = self._formula(self.judged_arrays())()._asdict()
+        return self.update(values)
+
+    def judged_arrays(self) -> dict[str, Any]:
         """The arrays for which results are right: the function's, or exact statistics."""
         if not (self.kind.own_statistics and self.src.size):
             return self.arrays
@@ -151,18 +175,25 @@ class Case:
             known &= ~limits.gradient_open(p, self.data)
         return known
 
-    def _update(self, values: dict[str, Any], bounds: dict[str, Any]) -> None:
-        """Add an operator's running statistics."""
+    def update(
+        self, values: dict[str, Any], bounds: dict[str, Any] | None = None, *, other: bool = False
+    ) -> dict[str, Any]:
+        """Add an operator's running statistics; `other`: of the other convention."""
+        if "running_mean" not in self.results:
+            return values
+        bounds = {} if bounds is None else bounds
         m, u = self.src.size // self.src.shape[self.axis], limits.unit(limits.arithmetic(self.data))
         for name, old in OLD.items():
             batch, bound = values[name], bounds.get(name, 0.0)
             if self.kind.operation == "training":
-                share, old = np.longdouble(1 - OLD_WEIGHT), OLD_WEIGHT * old
+                weight = 1 - OLD_WEIGHT if other else OLD_WEIGHT
+                share, old = np.longdouble(1 - weight), weight * old
                 if self.kind.unbiased and name == "variance":
                     share *= m / np.longdouble(max(m - 1, 1))
                 bound = share * bound + 4 * u * (old + share * abs(batch))
                 batch = old + share * batch
             values[f"running_{name}"], bounds[f"running_{name}"] = batch, bound
+        return values
 
     def _limits(
         self, name: str, right: Any, bounds: list[dict[str, Any]], known: Any,
@@ -180,7 +211,7 @@ class Case:
             return channels if alone else formulas.as_before(channels[:, None], right, self.axis)
 
         known = like(known)
-        found = np.zeros((len(ARITHMETICS), *right.shape), np.longdouble)
+        found = np.zeros((len(bounds), *right.shape), np.longdouble)
         for place, each in enumerate(bounds):
             bound = each[name] + last
             found[place] = np.where(known & ~np.isnan(bound), bound, np.inf)
@@ -265,7 +296,7 @@ def _drawn(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Draw:
     src, noise, more, g, src_1 = rng.standard_normal((5, *shape))
     return Draw(
         rng=rng, dtype=dtype, epsilon=1e-5, spoil=lambda _: None, src=src + 1,
-        src_1=src_1, has_statistics=False,
+        src_1=src_1, has_statistics=False, exact_sums=False,
         diff_diff_src=g + 0.5, diff_dst=np.copysign(noise, src) + 1 + more,
         gamma=np.resize([-1, 1, 1], channels) * rng.uniform(0.5, 2, channels),
         beta=rng.standard_normal(channels), diff_diff_gamma=rng.standard_normal(channels) + 1,
@@ -333,6 +364,38 @@ def _swallowed(draw: Draw) -> None:
     draw.diff_dst[0, 0] = 1
 
 
+#: Rows at which loops, blocks and grids of kernels begin or end; and each row 4096 k.
+EDGES = 1, 4095, 4097, 8191, 8193, 32_768, 32_769, 65_535, 65_537, -2, -1
+
+
+def _whole(draw: Draw) -> None:
+    """Whole numbers of few bits, a mean of 0 and rstd 1/2: no order of a sum rounds it, so each row
+    that a sum loses or takes twice shows. Of many rows, in the last channel only EDGES count.
+    """
+    shape, rng = draw.src.shape, draw.rng
+    first = rng.choice([-1.0, 1.0], (prod(shape[:-1]) // 2, 1, shape[-1]))
+    draw.src = np.concatenate([first, -first], axis=1).reshape(shape)  # a running mean is near 0
+    draw.epsilon, draw.exact_sums = 3.0, True
+    for name, most in (("diff_dst", 3), ("diff_diff_src", 3), ("src_1", 2)):
+        setattr(draw, name, rng.choice([-1.0, *range(1, most + 1)], shape))
+    for name in ("gamma", "beta", "diff_diff_gamma", "diff_diff_beta"):
+        setattr(draw, name, rng.choice([-2.0, -1, 1, 2], shape[-1]))
+    draw.spoil = _whole_statistics
+    rows = prod(shape[:-1])
+    if rows > 4096:
+        counts = np.zeros(rows, bool)
+        counts[[*range(0, rows, 4096), *(k for k in EDGES if k < rows)]] = True
+        for array in (draw.src, draw.diff_dst, draw.diff_diff_src):
+            array.reshape(rows, -1)[~counts, -1] = 0
+        draw.src.reshape(rows, -1)[counts, -1] = np.resize([2, -2], counts.sum())
+
+
+def _whole_statistics(draw: Draw) -> None:
+    """Those that are given: not the batch's."""
+    if draw.mean[:1].any():
+        draw.mean, draw.variance = np.full_like(draw.mean, 2), np.ones_like(draw.variance)
+
+
 def _far(draw: Draw) -> None:
     """Squares of these numbers have too few digits in doubles."""
     draw.src = draw.src + min(1e9, 2.0**-4 / limits.unit(draw.dtype.name))
@@ -394,6 +457,13 @@ RECIPES: dict[str, tuple[tuple[int, ...], Change | None]] = {
     "127 rows": ((127, 2), None),
     "20 000 rows": ((20_000, 2), _swallowed),
     "140 000 rows": ((140_000, 2), _sparse),
+    "few whole numbers": ((26, 30), _whole),
+    "8198 rows of whole numbers": ((8198, 5), _whole),
+    "70 002 rows of whole numbers": ((70_002, 3), _whole),
+    "128 channels, planes of 56 x 56": ((1, 56, 56, 128), _whole),
+    "256 channels, planes of 14 x 14": ((2, 14, 14, 256), _whole),
+    "512 channels, planes of 7 x 7": ((4, 7, 7, 512), _whole),
+    "1000 channels, planes of 7 x 7": ((2, 7, 7, 1000), _whole),
     "one channel": ((70, 1), None),
     "17 channels": ((300, 17), None),
     "133 channels": ((3, 133), None),
@@ -505,12 +575,10 @@ class Kind:
                 change(draw)
             x = draw.src.astype(draw.dtype).astype(np.longdouble).reshape(-1, shape[-1])
             draw.mean, draw.variance = np.zeros(shape[-1]), np.ones(shape[-1])
-            given = self.operation == "inference" or not self.is_training
-            if given:  # a NaN or Inf in src stays alone
-                x = np.where(np.isfinite(x), x, 0)
+            x = np.where(np.isfinite(x), x, 0)  # a NaN or Inf in src stays alone
             if len(x):
                 draw.mean, draw.variance = x.mean(axis=0), x.var(axis=0)
-            if given:  # those of other data
+            if self.operation == "inference" or not self.is_training:  # those of other data
                 draw.mean = draw.mean + draw.variance**0.5 / 3
                 draw.variance = draw.variance * 1.25
             draw.spoil(draw)
@@ -534,7 +602,7 @@ class Kind:
             return np.ascontiguousarray(np.moveaxis(whole, -1, self.axis))
 
         arrays = {name: cast(name) for name in OPERANDS[self.operation]}
-        case = Case(name, self, arrays, draw.epsilon)
+        case = Case(name, self, arrays, draw.epsilon, exact_sums=draw.exact_sums)
         if self.is_forward:
             return replace(case, more={"src_1": cast("src_1")} if self.add else {})
         if not self.relu:

@@ -54,6 +54,8 @@ def as_operator(
     function: Callable[..., Any], name: object, kind: Kind
 ) -> tuple[Callable[..., Any], Kind]:
     """A function like those that have no operator, which calls this one; and what it allows."""
+    if name is None:
+        return function, kind
     found = []
     for full in OPERATORS:
         short = full.partition(".")[2]

@@ -2,22 +2,30 @@
 
 import ctypes
 import re
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import tee
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES, dtype_of
-from bn_ext.testing._cases import ARITHMETICS, TENSORS, Case
+from bn_ext.testing._cases import ARITHMETICS, TENSORS, Case, Exact
 from bn_ext.testing._limits import arithmetic as number_of, distance, half_ulp
+from bn_ext.testing._script import program
+from bn_ext.testing._variations import Varied, fitting
 
 #: A case's verdict is the first of these that one of its results has; the first four fail.
-VERDICTS = "crashed", "raised", "wrong", "weaker", "not judged", "refused", "right"
+VERDICTS = "crashed", "raised", "wrong", "weaker", "range", "not judged", "refused", "right"
 #: Of a result that is right, or weaker.
 FLUSHED = "subnormal numbers are 0"
+#: Of one that is neither right nor wrong.
+RANGE = "a product overflows or underflows on the way"
 
 
 class Finding(NamedTuple):
@@ -32,7 +40,7 @@ class Finding(NamedTuple):
     expected: float = float("nan")
     #: What is wrong, or why it was not judged, if that is not an error of an element.
     reason: str = ""
-    #: Right, weaker, wrong, raised, crashed, refused or not judged.
+    #: Right, weaker, wrong, range, raised, crashed, refused or not judged.
     verdict: str = "right"
     #: The first of double, float32 and any whose limits the result keeps, if it keeps one's.
     arithmetic: str = ""
@@ -42,13 +50,17 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """What the checks of `bn_ext.testing` found; ``str(report)`` is a table, failures first."""
+    """What the checks of `bn_ext.testing` found; ``str(report)`` is a table, failures last."""
 
     findings: list[Finding] = field(default_factory=list)
-    #: The weakest arithmetic whose limits were allowed: double, float32 or any.
+    #: The weakest arithmetic whose limits were allowed.
     arithmetic: str = "float32"
     #: The names of cases whose results differed from call to call.
     differing: list[str] = field(default_factory=list)
+    #: For each case with wrong numbers, the variations that give them.
+    variations: list[list[str]] = field(default_factory=list, repr=False)
+    #: What makes a program that shows the worst mistake.
+    makers: list[Callable[[], str]] = field(default_factory=list, repr=False)
 
     @property
     def worst(self) -> Finding:
@@ -73,13 +85,25 @@ class Report:
         return {name: found[0].verdict for name, found in self._cases().items()}
 
     @property
+    def as_if(self) -> list[str]:
+        """The variations of the formula that give the function's numbers in all cases that fail."""
+        first, *others = self.variations or [[]]
+        return [name for name in first if all(name in names for names in others)]
+
+    def add(self, findings: list[Finding], differs: str, variations: list[str] | None) -> None:
+        """What was found in a case, as `tried` yields it."""
+        self.findings.extend(findings)
+        self.differing.extend([differs] if differs else [])
+        self.variations.extend([] if variations is None else [variations])
+
+    @property
     def summary(self) -> str:
         """How many cases have each verdict, on a line."""
         worst = [each for each, *_ in self._cases().values()]
         counts = Counter(each.verdict for each in worst)
         kinds = Counter(ARITHMETICS[each.arithmetic] for each in worst if each.verdict == "weaker")
         named = ", ".join(name if len(kinds) == 1 else f"{n} {name}" for name, n in kinds.items())
-        order = ("wrong", "weaker", "raised", "crashed", "refused", "not judged", "right")
+        order = ("wrong", "weaker", "raised", "crashed", "range", "refused", "not judged", "right")
         flushed = {each.case for each in self.findings if each.reason == FLUSHED}
         more = f"; {FLUSHED} in {len(flushed)} case{'s' * (len(flushed) > 1)}" * bool(flushed)
         known = ", ".join(
@@ -88,6 +112,20 @@ class Report:
             if verdict in counts
         )
         return known + more
+
+    def script(self) -> str:
+        """The smallest program that shows the worst mistake, with exit status 1: at most 40 lines,
+        which need NumPy and the function alone. It takes 10 s at most.
+
+        Raises
+        ------
+        ValueError
+            If no number of a result is wrong.
+        """
+        text = self.makers[0]() if self.makers else ""
+        if not text:
+            raise ValueError("script: expected a report with wrong numbers")
+        return text
 
     def settle(self) -> None:
         """Where a result is wrong in more cases than it is weaker in, with finite numbers, the same
@@ -100,7 +138,8 @@ class Report:
         )
         for place, each in enumerate(self.findings):
             name = each.result
-            if each.verdict == "weaker" and verdicts[name, "wrong"] > verdicts[name, "weaker"]:
+            fewer = verdicts[name, each.verdict] < verdicts[name, "wrong"]
+            if each.verdict in ("weaker", "range") and fewer:
                 self.findings[place] = each._replace(verdict="wrong", arithmetic="")
 
     def _cases(self) -> dict[str, list[Finding]]:
@@ -117,8 +156,10 @@ class Report:
             ))  # fmt: skip
         return cases
 
-    def lines(self, *, failures_alone: bool = False) -> list[str]:
-        """The table: its head, a line per mistake and per other case, and what it says in all."""
+    def lines(self, *, verbose: bool = False) -> list[str]:
+        """The table: its head, a line per mistake, and what it says in all; verbose: also a line
+        per right case. What fails is last.
+        """
         groups: dict[tuple[int, str], list[tuple[str, ...]]] = {}
         cases = self._cases()
         for worst, *others in cases.values():
@@ -126,10 +167,13 @@ class Report:
             more = sum(each.verdict == worst.verdict for each in others) if of[0] < 4 else 0
             groups.setdefault(of, []).append(_cells(worst, more))
         rows: list[tuple[str, ...]] = []
-        for (place, kind), found in sorted(groups.items()):
-            if not (failures_alone and VERDICTS[place] == "right"):
-                has = "have" if kind == "float32" else "has"
+        for (place, kind), found in sorted(
+            groups.items(), key=lambda each: (-each[0][0], each[0][1])
+        ):
+            if verbose or VERDICTS[place] != "right":
+                has = "have" if kind.startswith("float") else "has"
                 said = f"as {ARITHMETICS[kind]} {has} it" if kind else VERDICTS[place]
+                said = RANGE if said == "range" else said
                 rows += [(f"{said}:",), *(found if VERDICTS[place] == "right" else _merged(found))]
         lines = [f"{sum(map(_fails, self.verdicts.values()))} of {len(cases)} cases fail"]
         if rows:
@@ -142,10 +186,16 @@ class Report:
             ]
             whole = cells and not cells[4] and last  # a reason in place of an element
             lines.append("  ".join([*aligned[: 3 if whole else 6], last]).rstrip())
+        shares = any(row[0] not in ("-", "error/limit") for row in rows if len(row) > 1)
+        legend = ["error/limit: up to 1 is rounding"] * shares
+        legend += ["+1: one more result fails"] * any("+" in row[2] for row in rows if len(row) > 1)
+        lines += ["; ".join(legend)] * bool(legend)
         if self.differing:
             first, *rest = self.differing
             names = first + f" and {len(rest)} more" * bool(rest)
             lines.append(f"not the same bits in every call: {names}")
+        if len(self.as_if) <= 3:  # more say nothing
+            lines += [f"{'or ' * (k > 0)}as if {name}" for k, name in enumerate(self.as_if)]
         return [*lines, self.summary] if cases else lines
 
     def __str__(self) -> str:
@@ -258,16 +308,40 @@ def called(
 
 
 def judged(
-    case: Case, results: Mapping[str, Any], *, arithmetic: str = "float32", narrow: bool = False
-) -> list[Finding]:
+    case: Case, results: Mapping[str, Any], *, arithmetic: str = "float32", narrow: bool = False,
+    exact: Exact | None = None,
+) -> list[Finding]:  # fmt: skip
     """Compare the results of a case with the exact ones."""
-    exact = case.exact()
-    return [
-        compared(case.name, name, result, *exact[name], data=case.data, least=case.least(name),
-                 axis=case.axis, arithmetic=arithmetic, narrow=narrow)
-        for name, result in results.items()
-        if name in exact
-    ]  # fmt: skip
+    exact, findings = case.exact() if exact is None else exact, []
+    for name, result in results.items():
+        if name not in exact:
+            continue
+        how: Any = {"data": case.data, "least": case.least(name), "axis": case.axis,
+                    "arithmetic": arithmetic, "narrow": narrow}  # fmt: skip
+        each = compared(case.name, name, result, *exact[name], **how)
+        if each.verdict == "wrong" and each.element and arithmetic != "double":
+            mended = _in_range(case, exact, name, as_array(result, case.data))
+            if compared(case.name, name, mended, *exact[name], **how).verdict != "wrong":
+                each = each._replace(verdict="range")
+        findings.append(each)
+    return findings
+
+
+def _in_range(case: Case, exact: Exact, name: str, array: Any) -> Any:
+    """A gradient, made right where it is what an overflow or an underflow on the way leaves: no
+    number; or, in place of diff_src, what a term of it that became 0 leaves.
+    """
+    if "backward" not in case.kind.operation:
+        return array
+    with _core.DefaultMode():
+        (right, limits), masks = exact[name], case.out_of_range()
+        axes = [axis for axis in range(right.ndim) if axis != case.axis % right.ndim]
+        over, under = (np.expand_dims(mask, axes if right.ndim > 1 else ()) for mask in masks)
+        gone = over & ~np.isfinite(array) & np.isfinite(right)
+        if name == "diff_src" and case.kind.is_training and case.kind.operation == "backward":
+            values = Varied(case, {name: right}).through("mean")[name]
+            gone |= under & (array != 0) & (distance(array, values) <= limits[1])
+        return np.where(gone, right, array).astype(array.dtype)
 
 
 def compared(
@@ -297,7 +371,8 @@ def compared(
         return wrong(f"expected at least {its.name}, like the data, got {kind}")
     if not array.size:
         return Finding(case, name, 0.0, arithmetic="double")
-    kinds, asked = [*ARITHMETICS], [*ARITHMETICS].index(arithmetic)
+    kinds = [*ARITHMETICS][: len(limits)]
+    asked = min([*ARITHMETICS].index(arithmetic), len(kinds) - 1)
     with _core.DefaultMode():
         got, finite = array.astype(np.longdouble), np.isfinite(right)
         says = ~(np.isinf(limits) & (~np.isinf(right) | np.isinf(limits[0])))
@@ -312,6 +387,10 @@ def compared(
         share = distance(got, right) / limits
         share = np.where(np.isnan(share), np.inf, share)
         share = np.where(alike | ~says, 0, share)
+        small = abs(right) < np.finfo(number_of(data)).tiny
+        flushed = (got == 0) & (share[0] > 1) & small
+        if (small & (got != 0)).any():  # others are not, so that these were lost in another way
+            share = np.where(flushed & np.isfinite(limits), share[0], share)
     kept = [not (each > 1).any() for each in share]
     fits = next((k for k, good in zip(kinds, kept, strict=True) if good), "")
     open_ = ~says[asked] & ~(says[0] & (share[0] <= 1))
@@ -325,20 +404,10 @@ def compared(
     bad = share[-1 if verdict == "wrong" else asked] > 1
     most = np.where(bad, share[asked], -1) if bad.any() else share[asked]
     at = np.unravel_index(most.argmax(), most.shape)
-    least = np.finfo(DTYPES[number_of(data)].number).tiny
-    flushed = verdict != "wrong" and ((got == 0) & (share[0] > 1) & (abs(right) < least)).any()
-    return Finding(
-        case,
-        name,
-        float(most[at]),
-        tuple(int(k) for k in at),
-        float(got[at]),
-        float(right[at]),
-        FLUSHED if flushed else "",
-        verdict,
-        fits,
-        _place(bad, axis) if bad.any() else "",
-    )
+    reason = FLUSHED if verdict != "wrong" and flushed.any() else ""
+    numbers = float(got[at]), float(right[at]), reason, verdict, fits
+    where = _place(bad, axis) if bad.any() else ""
+    return Finding(case, name, float(most[at]), tuple(int(k) for k in at), *numbers, where)
 
 
 def _place(bad: Any, axis: int) -> str:
@@ -383,12 +452,15 @@ def _number(number: Any) -> str:
 def tried(
     function: Callable[..., Any], cases: Iterable[Case], *, arithmetic: str = "float32",
     narrow: bool = False, repeats: int = 1, same_bits: bool = False, strided: bool = False,
-) -> Iterator[tuple[list[Finding], str]]:  # fmt: skip
-    """By case: what was found, and its name if results differed from call to call."""
+) -> Iterator[tuple[list[Finding], str, list[str] | None]]:  # fmt: skip
+    """By case: what was found; its name if results differed from call to call; and, if numbers are
+    wrong, the variations that give them, of those that gave them in all cases before.
+    """
     kept: list[tuple[str, str, Any, bytes]] = []  # what the call before returned
+    left: list[str] | None = None
     for case in cases:
         worst: dict[tuple[str, str], Finding] = {}
-        bits = set()
+        bits, exact, variations = set(), cache(case.exact), None
         for _ in range(max(repeats, 1 + same_bits)):
             found = called(function, case, strided=strided)
             findings = [
@@ -399,8 +471,14 @@ def tried(
             if isinstance(found, Finding):
                 findings, kept = [*findings, found], []
             else:
-                findings += judged(case, found, arithmetic=arithmetic, narrow=narrow)
+                findings += judged(case, found, arithmetic=arithmetic, narrow=narrow, exact=exact())
                 kept = _bytes(case, found)
+                arrays = {name: array for _, name, array, _ in kept if name in exact()}
+                for each in filter(_has_wrong_numbers, findings):
+                    finite = np.isfinite((each.got, each.expected)).all()
+                    if finite and each.case == case.name and left != []:
+                        at = each.result, each.element
+                        left = variations = fitting(case, exact(), arrays, at, left)
                 bits.add(tuple(each[3] for each in kept))
             for each in findings:
                 of = each.case, each.result
@@ -409,7 +487,7 @@ def tried(
             reason = "other bits in another call"
             each = Finding(case.name, "function", np.inf, reason=reason, verdict="wrong")
             worst[each.case, each.result] = each
-        yield [*worst.values()], case.name if len(bits) > 1 else ""
+        yield [*worst.values()], case.name if len(bits) > 1 else "", variations
 
 
 def _rank(each: Finding) -> tuple[int, float]:
@@ -421,18 +499,76 @@ def _bytes(case: Case, results: Mapping[str, Any]) -> list[tuple[str, str, Any, 
     found = []
     for name, result in results.items():
         try:
-            array = as_array(result)
+            array = as_array(result, case.data)
             found.append((case.name, name, array, array.tobytes()))
         except (Exception, SystemExit):  # judged() says why
             continue
     return found
 
 
+def shown(cases: Iterable[Case]) -> Iterator[Case]:
+    """The cases; from the second second on, a terminal shows how many there were, and the next."""
+    start = time.monotonic()
+    for count, case in enumerate(cases):
+        if sys.stderr and sys.stderr.isatty() and time.monotonic() - start > 1:
+            print(f"\r\x1b[K{count} cases, {case.name}", end="", file=sys.stderr, flush=True)
+        yield case
+    clear()
+
+
+def clear() -> None:
+    """Leave nothing of `shown` on the line."""
+    if sys.stderr and sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+class Examples:
+    """For each result the smallest case in which its numbers are wrong."""
+
+    def __init__(self, function: Callable[..., Any], **how: Any) -> None:
+        self.function, self.how, self.worst = function, how, (-1.0, "")
+        self.smallest: dict[str, tuple[Case, float]] = {}
+
+    def tried(self, cases: Iterable[Case]) -> Iterator[tuple[list[Finding], str, Any]]:
+        """As the function of this name."""
+        cases, kept = tee(shown(cases))
+        for found, case in zip(tried(self.function, cases, **self.how), kept, strict=True):
+            for each in filter(_has_wrong_numbers, found[0]):
+                self.worst = max(self.worst, (each.share, each.result))
+                other, _ = self.smallest.get(each.result, (case, 0))
+                if each.case == case.name and case.src.size <= other.src.size:
+                    self.smallest[each.result] = case, each.share
+            yield found
+
+    def program(self, load: str = "") -> str:
+        """The program, or nothing."""
+        if self.worst[1] not in self.smallest:
+            return ""
+        case, share = self.smallest[self.worst[1]]
+        how = {name: self.how[name] for name in ("arithmetic", "narrow") if name in self.how}
+
+        def fails(case: Case) -> bool:
+            results = called(self.function, case, strided=self.how.get("strided", False))
+            return not isinstance(results, Finding) and any(
+                _has_wrong_numbers(each)
+                and each.result == self.worst[1]
+                and each.share > min(100, share / 2)  # no cancellation that is hard to believe
+                for each in judged(case, results, **how)
+            )
+
+        return program(self.function, case, self.worst[1], fails, load=load)
+
+
+def _has_wrong_numbers(each: Finding) -> bool:
+    return each.verdict == "wrong" and bool(each.element)
+
+
 def run(function: Callable[..., Any], cases: Iterable[Case], **how: Any) -> Report:
     """Call a function with each case, and judge what it returns; options as for `tried`."""
     report = Report(arithmetic=how.get("arithmetic", "float32"))
-    for findings, differs in tried(function, cases, **how):
-        report.findings.extend(findings)
-        report.differing.extend([differs] if differs else [])
+    examples = Examples(function, **how)
+    for found in examples.tried(cases):
+        report.add(*found)
+    report.makers.append(examples.program)
     report.settle()
     return report

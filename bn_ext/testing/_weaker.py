@@ -13,7 +13,7 @@ import numpy as np
 
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing import _formulas
-from bn_ext.testing._limits import arithmetic, rstd_of
+from bn_ext.testing._limits import rstd_of
 
 #: Without types of its own.
 formulas: Any = _formulas
@@ -21,6 +21,8 @@ formulas: Any = _formulas
 #: Roundings on a path to a result: those of rstd, from variance + epsilon; and, a sum's terms
 #: aside, all others.
 RSTD, PATH = 8, 16
+#: The most rows that count where sums are exact, or else few.
+FEW = 32
 
 
 class Start(NamedTuple):
@@ -29,6 +31,8 @@ class Start(NamedTuple):
     unit: Any  # a number, as are the next two
     least: Any  # the smallest normal number: what is smaller may count as 0
     sum: Any  # the relative error of a sum, in terms of its terms' sizes
+    of_data: Any  # the same, if the terms are numbers of the data
+    of_products: Any  # the same, if they are products of two, and statistics are given
     mean: Any  # the error of the mean; 0 if it is given
     variance: Any  # the same
     off: Any  # that of src - mean before it is rounded
@@ -42,36 +46,67 @@ class Start(NamedTuple):
         return (1 + self.rstd) ** power * (1 + error) - 1
 
 
-def start(p: Any, data: str, *, folded: bool, from_batch: bool) -> Start:
-    """`p` has src (C, M); mean and variance, (C,), are exact or, unless `from_batch`, given."""
-    number, wide = DTYPES[arithmetic(data)], np.longdouble
-    u, least, top = wide(number.unit), wide(np.finfo(number.number).tiny), wide(number.largest)
+def start(p: Any, number: str, *, folded: bool, from_batch: bool, exact: bool = False) -> Start:
+    """Of arithmetic in this dtype. `p` has src (C, M); mean and variance, (C,), are exact or,
+    unless `from_batch`, given. Exact: in each channel sums of the data, and of products of two,
+    are, or few rows count.
+    """
+    wide = np.longdouble
+    u, least, top = (wide(a) for a in (DTYPES[number].unit, *range_of(number)))
     x, mean, variance = p.src.astype(wide), *(a.astype(wide)[:, None] for a in (p.mean, p.variance))
     m = max(1, x.shape[1])
     n = u * (m + np.log2(m) + PATH)
-    total = n / (1 - n) if n < 1 else np.inf
+    total = products = n / (1 - n) if n < 1 else np.inf
+    data_alone = of_src = of_squares = total
+    if exact:  # a running mean moves by less and less, and errors of squares are as by chance
+        data_alone, of_src, of_squares = (
+            u * (FEW + PATH + 4 * k) for k in (0, np.log2(m), np.sqrt(m))
+        )
+        products = of_squares if from_batch else data_alone
     far = abs(x) + abs(mean) if folded else abs(x - mean)
-    off = abs(mean - formulas.as_subtracted(mean, p.src))
+    with np.errstate(over="ignore"):
+        off = abs(mean - mean.astype(number))
     of_mean = of_variance = 0 * mean
     if from_batch:
         size = abs(x).sum(axis=1, keepdims=True) / m
-        of_mean = np.where(m * size < top, total * size + least, np.inf)
+        of_mean = np.where(m * size < top, of_src * size + least, np.inf)
         # Of a few equal numbers of few bits, each order of summation has the exact mean.
         first = x.max(axis=1, keepdims=True, initial=-np.inf)
         most = (2 * m - 1) * first
-        few = (x == first).all(axis=1, keepdims=True) & (most.astype(number.number) == most)
+        few = (x == first).all(axis=1, keepdims=True) & (most.astype(number) == most)
         of_mean = np.where(few & (m & (m - 1) == 0), 0, of_mean)
         off = np.where(of_mean > 0, of_mean + u * abs(mean), of_mean)
         squares = variance + mean**2 if folded else variance
-        of_variance = total * squares + off**2 + 2 * least
+        of_variance = of_squares * squares + off**2 + 2 * least
         # A running mean is off when it is subtracted, and so is the squared one.
-        of_variance += 2 * off * abs(mean) if folded else 4 * total * size * np.sqrt(variance)
+        of_variance += 2 * off * abs(mean) if folded else 4 * of_src * size * np.sqrt(variance)
         of_variance = np.where(m * squares * (1 + total) < top, of_variance, np.inf)
     lost = (of_variance + least) / (variance + wide(p.epsilon))
     rstd = np.where(lost < 1, np.expm1(np.log1p(-np.where(lost < 1, lost, 0)) / -2), np.inf)
     rstd = (1 + rstd) * (1 + RSTD * u) - 1
     open_ = ((lost >= 1) & (far + off > 0)).any(axis=1)
-    return Start(u, least, total, of_mean, of_variance, off, rstd, far, top, open_)
+    sums = total, data_alone, products
+    return Start(u, least, *sums, of_mean, of_variance, off, rstd, far, top, open_)
+
+
+def range_of(number: str) -> tuple[Any, Any]:
+    """A dtype's smallest normal number, and its largest one."""
+    return np.finfo(number).tiny, np.finfo(number).max
+
+
+def out_of_range(p: Any, number: str) -> tuple[Any, Any]:
+    """(C,), of a gradient's operands: does a product of a formula, not its results, overflow? Does
+    one underflow?
+    """
+    wide, (least, top) = np.longdouble, range_of(number)
+    x, dy, mean = (a.astype(wide) for a in (p.src, p.diff_dst, p.mean))
+    far, most = (abs(a).max(axis=1, initial=0) for a in (x - mean[:, None], dy))
+    rstd, scale, m = rstd_of(p), abs(p.gamma.astype(wide)), max(1, x.shape[1])
+    sums = [most * far * m, most * scale * far * m]
+    powers = [rstd**2, rstd**3, rstd**-3, rstd**-4]
+    products = np.stack([*sums, *powers, far**2 * m, *(a * rstd**k for a in sums for k in (2, 3))])
+    over, under = (products > top) & (products < np.inf), (products < least) & (products > 0)
+    return over.any(axis=0), under.any(axis=0)
 
 
 def forward_bounds(of: Start, p: Any, src_1: Any) -> dict[str, Any]:
@@ -98,7 +133,7 @@ def gradient_bounds(
     terms = want.gamma_terms.sum(axis=1, keepdims=True)
     lost = of.least * (PATH + m * (1 + rstd) + total * (1 + rstd))
     lost = lost + of.least * rstd * of.far.sum(axis=1, keepdims=True)
-    diff_gamma = of.grown(of.sum, 1) * terms + lost
+    diff_gamma = of.grown(of.of_products, 1) * terms + lost
     diff_gamma += terms - near.gamma_terms.sum(axis=1, keepdims=True)
     diff_gamma = np.where((dy * of.far).sum(axis=1, keepdims=True) < of.top, diff_gamma, np.inf)
 
@@ -124,7 +159,7 @@ def gradient_bounds(
         diff_src = diff_src + back(of.grown(PATH * of.unit, 1)) * want.diff_src_terms
     return {
         "diff_src": diff_src, "diff_gamma": diff_gamma[:, 0],
-        "diff_beta": of.sum * total[:, 0] + m * of.least,
+        "diff_beta": np.where(total < of.top, of.of_data * total + m * of.least, np.inf)[:, 0],
         "diff_src_1": 0.0,
     }  # fmt: skip
 

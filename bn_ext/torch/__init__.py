@@ -111,8 +111,8 @@ def _batch_norm(
     for name, tensor in running.items():
         if tensor is None and not (training and running_mean is running_var):
             raise ValueError(f"{name}: expected a tensor, got None")
-    given = {"input": input, "src_1": src_1, "weight": weight, "bias": bias, **running}
-    for name, tensor in given.items():
+    tensors = {"input": input, "src_1": src_1, "weight": weight, "bias": bias, **running}
+    for name, tensor in tensors.items():
         if tensor is None and name != "input":
             continue
         if not isinstance(tensor, Tensor):
@@ -283,17 +283,17 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         pass  # batch_norm does
 
     def _over(self: Any) -> tuple[str | None, bool]:
-        group = ""
+        name = ""
         if distributed.is_available() and distributed.is_initialized():
-            given = self.process_group
-            processes = distributed.group.WORLD if given is None else given
+            group = self.process_group
+            processes = distributed.group.WORLD if group is None else group
             if not isinstance(processes, distributed.ProcessGroup):  # as NON_GROUP_MEMBER
                 raise ValueError(
                     "process_group: expected None or a ProcessGroup that this process is in, got "
-                    f"{given!r:.200}"
+                    f"{group!r:.200}"
                 )
-            group = processes.group_name
-        return group, self.whole_gradients
+            name = processes.group_name
+        return name, self.whole_gradients
 
     @staticmethod
     def convert_sync_batchnorm(module: nn.Module, process_group: Any = None) -> nn.Module:

@@ -134,14 +134,14 @@ def _update(
     """
     outputs = _new(src, gate)
     dst, (mean, variance), workspace = map(_writable, outputs)
-    x, how = _array(src), _options()
-    given: dict[str, Any] = {
+    x, shared = _array(src), _options()
+    options: dict[str, Any] = {
         "gamma": _array(weight), "beta": _array(bias), "src_1": _array(src_1), "epsilon": eps,
-        "relu": relu, "workspace": workspace if gate else None, "words": _WORDS, **how,
+        "relu": relu, "workspace": workspace if gate else None, "words": _WORDS, **shared,
     }  # fmt: skip
     if not training:
         stats = _array(running_mean), _array(running_var)
-        _core.inference(x, *stats, out=dst, **given)
+        _core.inference(x, *stats, out=dst, **options)
         with _core.DefaultMode():
             mean[:], variance[:] = stats
         return outputs
@@ -152,14 +152,14 @@ def _update(
             "exponential_avg_factor": momentum, "correction": 0 if group else 1,
         }  # fmt: skip
         torch.autograd.graph.increment_version((running_mean, running_var))
-    _core.training(  # with a group, errors come before others wait
-        x, out=(dst, mean, variance), exact=group is not None, dry=dry or bool(group), **given,
+    _core.training(  # with a group, a dry run: errors come before other processes wait
+        x, out=(dst, mean, variance), exact=group is not None, dry=dry or bool(group), **options,
         **running,
     )  # fmt: skip
     if group and not dry:
-        total = _shared("batch_norm", group, src, eps, partial(Statistics, x, exact=True, **how))
+        total = _shared("batch_norm", group, src, eps, partial(Statistics, x, exact=True, **shared))
         mean[:], variance[:] = total.mean, total.variance
-        _core.inference(x, mean, variance, out=dst, **given)
+        _core.inference(x, mean, variance, out=dst, **options)
         if running:
             total.update_running(**running | {"correction": 1})
     return outputs
@@ -225,15 +225,17 @@ def _gradients(
         whole, bias,
     )  # fmt: skip
     diff_src, *diff_vectors, diff_src_1 = map(_writable, outputs)
-    x, diff, (mean, variance), how = _array(src), _array(diff_dst), _array(statistics), _options()
+    x, diff, (mean, variance) = _array(src), _array(diff_dst), _array(statistics)
+    options = _options()
     gate: dict[str, Any] = {"relu": relu, "workspace": _array(workspace) if relu else None}
     backward = partial(
-        _core.backward, variance=variance, gamma=_array(weight), epsilon=eps, words=_WORDS, **how
-    )
+        _core.backward, variance=variance, gamma=_array(weight), epsilon=eps, words=_WORDS,
+        **options,
+    )  # fmt: skip
 
     def find() -> GradientSums:
-        own = GradientSums(x, diff, mean, exact=True, **gate, **how)
-        if vectors and not whole:  # apply them to no elements
+        own = GradientSums(x, diff, mean, exact=True, **gate, **options)
+        if vectors and not whole:  # those of a call without elements
             backward(x[:0], diff[:0], mean, out=(None, *diff_vectors), total=total_of(own))
         return own
 

@@ -1,6 +1,7 @@
-/* A table or a formula that is wider than the page fades out on the side where there is more. */
+/* A table, a formula or code that is wider than the page fades out on the side where there is more. */
 document.addEventListener("DOMContentLoaded", () => {
-  const tables = document.querySelectorAll(".pst-scrollable-table-container, div.math");
+  const wide = ".pst-scrollable-table-container, div.math, div.highlight pre";
+  const tables = document.querySelectorAll(wide);
   const mark = (table) => {
     const right = table.scrollWidth - table.clientWidth - table.scrollLeft;
     table.classList.toggle("more-right", right > 2);

@@ -6,32 +6,13 @@
  * positions, axes after it are a run. With a single channel, the channel axis is dropped too, and
  * all others are its run.
  *
- * An operand that does not follow src's order (bn_follows) is copied to memory in that order. The
- * caller provides this memory: nothing here allocates, and nothing can fail. */
+ * An operand that does not follow src's order (bn_follows) is copied, by tasks (call/strided.c) or
+ * as a whole, to memory that the caller provides: nothing here allocates, and nothing can fail. */
 #pragma once
 
 #include <stddef.h>
 
 #include "base/bn.h"
-
-/* An array of any rank: elements of itemsize bytes, axes with their strides in bytes. */
-typedef struct {
-    char *data;
-    ptrdiff_t itemsize;
-    int ndim;
-    const ptrdiff_t *shape, *strides;
-} bn_view;
-
-typedef struct {
-    int n;                 /* axes longer than 1 */
-    int axis[BN_MAX_AXES]; /* slowest first */
-    int channel;           /* index of the channel axis in `axis`, or -1 if it is dropped */
-} bn_axes;
-
-/* |stride|. An array without elements may have any stride, even the least one. */
-static inline size_t bytes_apart(ptrdiff_t stride) {
-    return stride < 0 ? 0 - (size_t)stride : (size_t)stride;
-}
 
 void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes);
 
@@ -66,6 +47,7 @@ bool bn_overlaps_itself(const bn_view *view);
 /* Do the byte ranges of the two overlap, each from its first byte to its last, gaps included? */
 bool bn_extents_meet(const bn_view *a, const bn_view *b);
 
-/* Copy an array that is not empty to another of the same shape and itemsize, in this order of axes,
- * on as many threads as its size is worth (copies.c). */
-void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_axes *axes, int num_threads);
+/* Copy an array that is not empty to dense memory, in this order of axes, or, if it is written,
+ * from there; on as many threads as its size is worth (copies.c). */
+void bn_copy_elements(const bn_view *view, char *dense, const bn_axes *axes, bool written,
+                      int num_threads);

@@ -26,6 +26,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/dtypes.h"
@@ -86,6 +87,26 @@ typedef struct {
     bn_dtype dtype;
 } bn_vector;
 
+/* An array of any rank: elements of itemsize bytes, axes with their strides in bytes. */
+typedef struct {
+    char *data;
+    ptrdiff_t itemsize;
+    int ndim;
+    const ptrdiff_t *shape, *strides;
+} bn_view;
+
+/* |stride|. An array without elements may have any stride, even the least one. */
+static inline size_t bytes_apart(ptrdiff_t stride) {
+    return stride < 0 ? 0 - (size_t)stride : (size_t)stride;
+}
+
+/* The order of a view's axes: positions, the channel axis, then the axes of a run (axes.h). */
+typedef struct {
+    int n;                 /* axes longer than 1 */
+    int axis[BN_MAX_AXES]; /* slowest first */
+    int channel;           /* index of the channel axis in `axis`, or -1 if it is dropped */
+} bn_axes;
+
 /* Two sizes decide what a problem's memory must be, and in which order it is summed (order.c).
  * BN_WIDE_ENOUGH: channels that fill a row; 16-bit ones fill four 64-byte registers.
  * BN_ALWAYS_LONG: a run of so many elements is long, however many positions there are. */
@@ -94,12 +115,17 @@ enum { BN_WIDE_ENOUGH = 128, BN_ALWAYS_LONG = 256 };
 /* A tensor of positions x channels x run. In an operand, a run's elements are contiguous.
  * Distances are in bytes; of the gate, which has no gaps, in bits. Channels too are contiguous,
  * unless runs have BN_ALWAYS_LONG elements. If runs have one element and channels are fewer than
- * BN_WIDE_ENOUGH, so are positions. */
+ * BN_WIDE_ENOUGH, so are positions.
+ *
+ * An operand that does not lie like this may be `strided`: tasks copy what they need of it, or what
+ * they have made, between the view and memory of their own. */
 typedef struct {
     bn_dtype dtype;
     char *data[BN_OPERANDS];
     int64_t positions, channels, run;
     int64_t next_position[BN_OPERANDS], next_channel[BN_OPERANDS];
+    const bn_view *strided[BN_OPERANDS]; /* NULL: the operand lies as described above */
+    const bn_axes *axes;                 /* of strided operands */
 
     bn_vector vector[BN_VECTORS]; /* if absent: gamma is ones, beta and diff_diff_* are zeros, a
                                      result is not wanted */
@@ -122,6 +148,28 @@ typedef struct {
 
 static inline int64_t bn_elements(const bn_problem *p) {
     return p->positions * p->channels * p->run;
+}
+
+/* The distance of the axes from `first` to `end`, at an index that counts all their elements. */
+static inline int64_t bn_distance(const bn_problem *p, int operand, int first, int end,
+                                  int64_t index) {
+    const bn_view *view = p->strided[operand];
+    int64_t bytes = 0;
+    for (int k = end; k-- > first; index /= view->shape[p->axes->axis[k]])
+        bytes += index % view->shape[p->axes->axis[k]] * view->strides[p->axes->axis[k]];
+    return bytes;
+}
+
+/* Where an operand has element x of a run of the first channel. The next channel's element is
+ * next_channel further. */
+static inline char *bn_element_at(const bn_problem *p, int operand, int64_t position, int64_t x) {
+    char *data = p->data[operand];
+    if (!p->strided[operand])
+        return data + position * p->next_position[operand] +
+               x * bn_dtype_table[p->dtype].element_bytes;
+    const int channel = p->axes->channel;
+    return data + bn_distance(p, operand, 0, channel, position) +
+           bn_distance(p, operand, channel + 1, p->axes->n, x);
 }
 
 /* Nothing is written unless BN_OK is returned. One call gives the same bits as two over the same

@@ -109,7 +109,7 @@ static bn_status execute(const bn_problem *p, const bn_operation *operation, bn_
 static bn_status reduce_exactly(const bn_problem *p, const bn_operation *operation) {
     const bn_status status = execute(p, operation, SUMS);
     if (status == BN_OK)
-        bn_stamp_state(p->state, p, bn_kind_of_sums(operation->formulas[SUM]),
+        bn_stamp_state(p->state, bn_format_of_sums(p->dtype, operation->formulas[SUM]), p,
                        p->positions * p->run);
     return status;
 }
@@ -136,7 +136,8 @@ int64_t bn_backward_sums(const bn_problem *p) {
     const int64_t n = p->channels;
     const bn_channels c = {.problem = p};
     double *sums = p->sums;
-    const int64_t wrong = bn_round_state(p->state, bn_limbs(p->dtype, BN_OF_GRADIENTS), n, sums);
+    const bn_format *format = &bn_formats[p->dtype][BN_OF_GRADIENTS];
+    const int64_t wrong = bn_round_state(p->state, format, n, sums);
     for (int64_t i = 0; wrong < 0 && bn_has_low(&c) && i < n; i++) {
         double mean;
         vector_read(&p->vector[BN_MEAN], i, 1, &mean);
@@ -176,8 +177,8 @@ bn_status bn_inference(const bn_problem *p) {
 /* Sum exactly, round the sums, then go on from these. */
 static bn_status from_exact_sums(const bn_problem *p, bn_kind_of_state kind) {
     const bool moments = kind == BN_OF_MOMENTS;
-    const int limbs = bn_limbs(p->dtype, kind);
-    const int64_t n = p->channels, rows = (limbs + BN_MORE_ROWS) * BN_SUMS;
+    const bn_format *format = &bn_formats[p->dtype][kind];
+    const int64_t n = p->channels, rows = (format->limbs + BN_MORE_ROWS) * BN_SUMS;
     bn_problem q = *p;
     size_t bytes = 0;
     char *to_free;
@@ -191,7 +192,7 @@ static bn_status from_exact_sums(const bn_problem *p, bn_kind_of_state kind) {
     bn_status status = (moments ? bn_training_reduce_exactly : bn_backward_reduce_exactly)(&q);
     if (status == BN_OK) {
         if (moments)
-            bn_state_stats(q.state, limbs, n, q.sums);
+            bn_state_stats(q.state, format, n, q.sums);
         else
             bn_backward_sums(&q);
         status = (moments ? bn_training : bn_backward)(&q);

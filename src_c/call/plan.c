@@ -25,6 +25,7 @@ static int64_t tile_channels(const bn_plan *plan) {
     const bn_sum_order *order = &plan->order;
     enum {
         LEAST_COLUMNS = 1024, /* measured: docs/how_it_is_fast.md, "Tiles" */
+        LEAST_COPIED = 256,   /* of a chunk's copy, whose rows are contiguous (measured) */
         TILE_COLUMNS = 2048,  /* their two sums of doubles are 32 kB, a first-level cache */
         WIDEST = 4096,        /* twice as many: 64 kB, a part of the second-level cache */
         EXACT_COLUMNS = 1024, /* of exact sums, which have several limbs each */
@@ -44,7 +45,8 @@ static int64_t tile_channels(const bn_plan *plan) {
         order->form == SHORT_RUNS) /* then only coefficients are read again */
         width = bn_l2_bytes() / 4 / (columns * plan->coef_planes * plan->number_bytes);
     else if (order->form == CHANNELS_LAST ||
-             width * columns < at_most(LEAST_COLUMNS, p->channels * columns))
+             width * columns <
+                 at_most(plan->strided ? LEAST_COPIED : LEAST_COLUMNS, p->channels * columns))
         width = WIDEST / columns;
     else if (columns)
         width = at_most(width, TILE_COLUMNS / columns);
@@ -126,7 +128,8 @@ static int64_t all_bytes(const bn_plan *plan) {
 /* Bypassing the last-level cache pays if the tensors exceed three quarters of it: they would not
  * stay there, because the cache is shared (docs/how_it_is_fast.md). */
 static bool past_the_cache(const bn_plan *plan) {
-    return all_bytes(plan) > bn_last_level_bytes() / 4 * 3;
+    return !(plan->strided & bn_writes(plan->formula[WRITE])) &&
+           all_bytes(plan) > bn_last_level_bytes() / 4 * 3;
 }
 
 /* If runs are written one by one, a channel's coefficients stay in registers. They are neither read
@@ -166,7 +169,7 @@ static bool writes_jointly(const bn_plan *plan, int64_t widest, int threads) {
         return false;
     if (order->form == CHANNELS_LAST)
         return widest == p->channels;
-    return plan->by_runs[WRITE] && p->positions >= TASKS_PER_THREAD * threads &&
+    return !plan->strided && plan->by_runs[WRITE] && p->positions >= TASKS_PER_THREAD * threads &&
            (!(plan->passes & SUMS) ||
             (all_bytes(plan) > bn_l2_bytes() && !plan->nontemporal && widest < p->channels));
 }
@@ -185,7 +188,7 @@ static bool is_dense(const bn_problem *p) {
     const int64_t bytes = p->channels * p->run * bn_dtype_table[p->dtype].element_bytes;
     bool dense = true;
     for (int o = 0; o < BN_OPERANDS; o++)
-        if (o != BN_GATE && p->data[o])
+        if (o != BN_GATE && p->data[o] && !p->strided[o])
             dense = dense && p->next_position[o] == bytes;
     return dense;
 }
@@ -219,6 +222,24 @@ static bn_schedule schedule_of(const bn_plan *plan, int threads) {
     return s;
 }
 
+/* Of strided operands, a task copies what it needs: to sum, its whole chunk; to write, which needs
+ * no order, a part at a time that stays in a core's own cache. If the part is the chunk that the
+ * thread has just summed, and all of it stays there, it is not copied again. To keep copies in the
+ * last-level cache does not pay (measured). */
+static void divide_copies(bn_plan *plan) {
+    enum { PART_BYTES = 128 << 10 };
+    const bn_sum_order *order = &plan->order;
+    const bn_problem *p = plan->problem;
+    const int64_t positions = at_most(order->chunk_rows * order->row_positions, p->positions);
+    const int64_t chunk = positions * plan->channels_per_tile * at_most(order->chunk_run, p->run);
+    const int64_t summed = plan->passes & SUMS ? chunk : 0;
+    const int64_t bytes = summed * plan->element_bytes * __builtin_popcount(plan->strided);
+    const bool stays = order->chunks == 1 && bytes <= bn_l2_bytes() / 4 * 3;
+    plan->part = at_least(PART_BYTES / plan->element_bytes, plan->columns[WRITE]);
+    plan->part = at_least(plan->part, stays ? summed : 0);
+    plan->copied = at_least(plan->part, summed);
+}
+
 /* ---- a plan ------------------------------------------------------------- */
 
 static void divide(bn_plan *plan, int threads) {
@@ -238,6 +259,8 @@ static void divide(bn_plan *plan, int threads) {
     plan->columns[WRITE] = plan->by_runs[WRITE] ? 0 : columns_of(plan, written);
     plan->rows_per_write = plan->joint ? rows_to_write(plan, threads) : 0;
     plan->schedule = schedule_of(plan, threads);
+    if (plan->strided)
+        divide_copies(plan);
     plan->abreast = writes_abreast(plan);
     plan->dense =
         (plan->joint || plan->schedule.tiles == 1) && !long_runs && !plan->abreast && is_dense(p);
@@ -270,6 +293,8 @@ bn_plan bn_plan_of(const bn_problem *p, const bn_operation *operation, bn_passes
     };
     if (!plan.exact)
         plan.sum_planes = bn_sum_count(sum) * (dtype->compensated ? 2 : 1);
+    for (int o = 0; o < BN_OPERANDS; o++)
+        plan.strided |= p->strided[o] ? 1u << o : 0;
     if (bn_elements(p) > 0) {
         plan.order = bn_sum_order_of(p);
         divide(&plan, threads);

@@ -22,6 +22,7 @@ typedef struct {
     int sum_planes;                      /* of sums, and of their compensations if there are any */
     int coef_planes;                     /* of coefficients that the operation's formulas take */
     int64_t element_bytes, number_bytes; /* a number has the arithmetic type */
+    unsigned strided;                    /* operands, as bits */
     bn_sum_order order;
 
     /* The rest is for speed. */
@@ -38,16 +39,19 @@ typedef struct {
     int64_t channels_per_slice;
     bool joint;             /* does each write task span all tiles? */
     int64_t rows_per_write; /* of a joint task */
-    bn_schedule schedule;   /* no tasks if there are no elements */
+    int64_t copied, part; /* of strided operands: elements in a thread's copy, and of those that are
+                             written at a time, at most */
+    bn_schedule schedule; /* no tasks if there are no elements */
 } bn_plan;
 
 /* A plan for at most so many threads. */
 bn_plan bn_plan_of(const bn_problem *p, const bn_operation *operation, bn_passes passes,
                    int threads);
 
-/* The positions of a row as exact sums read it: as few as fill a strip. */
+/* The positions of a row as exact sums read it: as few as fill a portion's. */
 static inline int64_t exact_positions(const bn_plan *plan) {
-    return at_most(plan->order.row_positions, ceil_div(BN_STRIP, plan->problem->channels));
+    return at_most(plan->order.row_positions,
+                   ceil_div(BN_PORTION_COLUMNS, plan->problem->channels));
 }
 
 /* Columns of a row of n channels. */

@@ -1,8 +1,9 @@
 /* room.c: gets the memory of a call. It is one allocation: with two large ones, the C library might
  * return the pages to the system at every call.
  *
- *     coefficients, sums and values by channel | sums of chunks |
- *     of each thread: coefficients by columns, sums by columns, or limbs | progress of tasks */
+ *     coefficients, sums and values by channel | sums of chunks | strided operands |
+ *     of each thread: coefficients by columns, copies of chunks, sums by columns, or limbs |
+ *     progress of tasks */
 #include "call/room.h"
 
 #include "base/memory.h"
@@ -16,6 +17,11 @@ static void lay_out_scratch(const bn_room *room, bn_scratch *s, char *memory, si
         s->expanded[pass] =
             lay_out(memory, used, plan->coef_planes * at_least(plan->columns[pass], ring),
                     plan->number_bytes);
+    }
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        s->copied[o] = (bn_chunk){.n = 0};
+        s->copy[o] =
+            lay_out(memory, used, plan->strided >> o & 1 ? plan->copied : 0, plan->element_bytes);
     }
     s->sums.stride = round_up(plan->columns[SUM] + BN_PAD, LINE_BYTES / sizeof(double));
     const int64_t columns = plan->passes & SUMS && plan->columns[SUM] ? s->sums.stride : 0;
@@ -45,6 +51,7 @@ static void lay_out_all(bn_room *room, char *memory, size_t *used) {
         room->partial = lay_out(memory, used, plan->order.chunks * planes * n, sizeof(double));
     if (plan->exact)
         room->state = lay_out(memory, used, 1, sizeof *room->state);
+    room->strided = lay_out(memory, used, plan->strided ? BN_OPERANDS : 0, sizeof *room->strided);
     room->scratch = lay_out(memory, used, plan->schedule.threads, sizeof *room->scratch);
     for (int i = 0; i < plan->schedule.threads; i++) {
         bn_scratch counted;
@@ -69,6 +76,9 @@ bool bn_take_room(bn_room *room, const bn_plan *plan) {
         if (round == 0 && !(memory = line_aligned(bytes, &room->to_free)))
             return false;
     }
+    for (int o = 0; o < BN_OPERANDS; o++)
+        if (p->strided[o])
+            bn_set_strided(&room->strided[o], p->strided[o], p->axes, o >= BN_DST);
     if (plan->exact)
         *room->state = bn_state_sums(p, plan->operation->formulas[SUM]);
     return true;

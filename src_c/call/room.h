@@ -2,6 +2,7 @@
 #pragma once
 
 #include "call/plan.h"
+#include "call/strided.h"
 #include "exact/exact.h"
 
 /* A thread's own memory. A thread may alternate between the two passes, on different tiles, so each
@@ -11,6 +12,9 @@ typedef struct {
         LINE_BYTES) int64_t from[PASSES]; /* the channel whose coefficients come first, or -1 */
     bn_coefs coefs[PASSES];
     char *expanded[PASSES]; /* room for coefficients that kernels lay out */
+    /* Of strided operands: dense copies, and the chunk that each has (at first none: n is 0). */
+    char *copy[BN_OPERANDS];
+    bn_chunk copied[BN_OPERANDS];
     bn_sums sums;
     bn_exact exact;
 } bn_scratch;
@@ -21,6 +25,7 @@ typedef struct {
     double *partial;       /* (chunks, planes, channels); if there is one chunk, channels.sums */
     bn_accumulator *state; /* of exact sums; threads add to it */
     bn_scratch *scratch;   /* of each thread */
+    bn_strided *strided;   /* by operand */
     void *progress;        /* schedule.c's */
     char *to_free;
 } bn_room;

@@ -45,14 +45,13 @@ static int add_box(bn_box box[BN_BOXES], int64_t rows, int64_t repeats, int64_t 
  * strand. The last strand may be shorter; where it has ended, blocks have one row fewer. */
 static int boxes_of_strands(const bn_task *t, int64_t positions, int64_t cols,
                             bn_box box[BN_BOXES]) {
-    const bn_problem *p = t->plan->problem;
     const int64_t rows = t->chunk.positions / positions, length = ceil_div(rows, BN_ROWS);
     const int64_t strands = ceil_div(rows, length), last = rows - (strands - 1) * length;
     *box = bn_first_row(t, cols);
     box->rows = (int)strands;
     box->repeats = last;
     for (int o = 0; o < BN_OPERANDS; o++) {
-        box->next_repeat[o] = positions * p->next_position[o];
+        box->next_repeat[o] = positions * t->next_position[o];
         box->next_row[o] = length * box->next_repeat[o];
     }
     return add_box(box, strands - 1, length - last, cols);
@@ -125,8 +124,11 @@ typedef void sum_of_rows(const bn_task *t, int64_t positions);
 /* The last row may have fewer than `each` positions. */
 static void sum_all_rows(const bn_task *t, int64_t each, sum_of_rows *sum) {
     bn_task left = *t;
+    int64_t by[BN_OPERANDS];
     left.chunk.positions = t->chunk.positions % each;
-    left.chunk.position += t->chunk.positions - left.chunk.positions;
+    for (int o = 0; o < BN_OPERANDS; o++)
+        by[o] = (t->chunk.positions - left.chunk.positions) * t->next_position[o];
+    bn_move(&left.at, by);
     if (t->chunk.positions >= each)
         sum(t, each);
     if (left.chunk.positions > 0)
@@ -156,7 +158,7 @@ static void sum_rows_exactly(const bn_task *t, int64_t positions) {
     box.rows = (int)(t->chunk.positions / positions);
     box.channels = by_runs ? t->chunk.channels : 1;
     for (int o = 0; o < BN_OPERANDS; o++)
-        box.next_row[o] = positions * p->next_position[o];
+        box.next_row[o] = positions * t->next_position[o];
     bn_sum_exactly(&t->scratch->exact, &box, &t->coefs);
 }
 

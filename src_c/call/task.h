@@ -1,6 +1,8 @@
 /* task.h: a task, and the two ways to do one: sum.c, write.c. tasks.c makes tasks and runs them. */
 #pragma once
 
+#include <string.h>
+
 #include "call/room.h"
 
 typedef struct {
@@ -9,6 +11,10 @@ typedef struct {
     bn_scratch *scratch;
     formula formula;
     bn_chunk chunk;
+    /* Where the chunk begins in each operand, and distances from there: in the operand itself or,
+     * if it is strided, in the thread's copy of the chunk. */
+    bn_place at;
+    int64_t next_position[BN_OPERANDS], next_channel[BN_OPERANDS];
     int64_t index;          /* the chunk's, to sum it */
     bn_coefs coefs;         /* of the chunk's channels */
     int64_t channels_ahead; /* to the tile that may be prefetched; 0: none */
@@ -16,16 +22,8 @@ typedef struct {
 
 /* A box of one row, where the task's chunk begins. */
 static inline bn_box bn_first_row(const bn_task *t, int64_t cols) {
-    const bn_problem *p = t->plan->problem;
-    bn_box box = {.repeats = 1, .channels = 1, .rows = 1, .cols = cols};
-    int64_t by[BN_OPERANDS];
-    for (int o = 0; o < BN_OPERANDS; o++) {
-        box.at.data[o] = p->data[o];
-        box.next_channel[o] = p->next_channel[o];
-        by[o] = t->chunk.position * p->next_position[o] + t->chunk.channel * p->next_channel[o] +
-                t->chunk.x * bn_next_element(o, t->plan->element_bytes);
-    }
-    bn_move(&box.at, by);
+    bn_box box = {.at = t->at, .repeats = 1, .channels = 1, .rows = 1, .cols = cols};
+    memcpy(box.next_channel, t->next_channel, sizeof box.next_channel);
     return box;
 }
 

@@ -21,7 +21,8 @@
  * boundary has its coefficient on one too. Otherwise every load of coefficients may straddle two
  * lines, which takes up to 1.4 times as long. */
 static int64_t ring_shift(const bn_plan *plan) {
-    const char *written = plan->problem->data[__builtin_ctz(bn_writes(plan->formula[WRITE]))];
+    const int first = __builtin_ctz(bn_writes(plan->formula[WRITE]));
+    const char *written = plan->strided >> first & 1 ? NULL : plan->problem->data[first];
     const int64_t before = (int64_t)(-(uintptr_t)written % LINE_BYTES) / plan->element_bytes;
     return -(plan->kernels->paired ? before / 2 : before) & (LINE_BYTES / plan->number_bytes - 1);
 }
@@ -86,9 +87,40 @@ static bn_chunk joint_chunk(const bn_plan *plan, int64_t index) {
     };
 }
 
+static bool same_chunk(const bn_chunk *a, const bn_chunk *b) {
+    return memcmp(a, b, sizeof *a) == 0; /* all members are int64_t */
+}
+
+/* What the task reads of a strided operand is copied, unless the thread still has it. */
+static void walk_copy(bn_task *t, int o) {
+    const bn_problem *p = t->plan->problem;
+    bn_chunk *copied = &t->scratch->copied[o];
+    if (bn_reads(t->formula) >> o & 1 && !same_chunk(copied, &t->chunk)) {
+        bn_copy_chunk(&t->room->strided[o], p, &t->chunk, t->scratch->copy[o]);
+        *copied = t->chunk;
+    }
+    t->at.data[o] = t->scratch->copy[o];
+    t->next_channel[o] = t->chunk.n * t->plan->element_bytes;
+    t->next_position[o] = t->chunk.channels * t->next_channel[o];
+}
+
 static bn_task task_of(const bn_room *room, int me, bn_pass pass, formula f, bn_chunk chunk) {
-    bn_task t = {room->plan, room, &room->scratch[me], f, chunk, .index = 0};
+    const bn_plan *plan = room->plan;
+    const bn_problem *p = plan->problem;
+    bn_task t = {plan, room, &room->scratch[me], f, chunk, .index = 0};
     t.coefs = coefs_of(&t, pass);
+    int64_t by[BN_OPERANDS];
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        t.at.data[o] = p->data[o];
+        t.next_position[o] = p->next_position[o];
+        t.next_channel[o] = p->next_channel[o];
+        by[o] = chunk.position * p->next_position[o] + chunk.channel * p->next_channel[o] +
+                chunk.x * bn_next_element(o, plan->element_bytes);
+    }
+    bn_move(&t.at, by);
+    for (int o = 0; plan->strided >> o; o++)
+        if (plan->strided >> o & 1)
+            walk_copy(&t, o);
     return t;
 }
 
@@ -98,15 +130,41 @@ static void sum_chunk(const bn_room *room, int me, formula f, bn_chunk chunk, in
     bn_sum(&t);
 }
 
-static void write_chunk(const bn_room *room, int me, bn_chunk chunk) {
+static void write_part(const bn_room *room, int me, bn_chunk chunk) {
     const bn_plan *plan = room->plan;
     bn_task t = task_of(room, me, WRITE, plan->formula[WRITE], chunk);
     /* Data this far ahead may be prefetched. On one thread, it is the next tile. */
     const int64_t ahead = plan->channels_per_tile * plan->schedule.threads;
-    if (plan->passes == WHOLE && plan->by_runs[WRITE] && !plan->joint &&
+    if (plan->passes == WHOLE && plan->by_runs[WRITE] && !plan->joint && !plan->strided &&
         chunk.channel + ahead + chunk.channels <= plan->problem->channels)
         t.channels_ahead = ahead;
     bn_write(&t);
+    const unsigned written = plan->strided & bn_writes(t.formula);
+    for (int o = 0; written >> o; o++)
+        if (written >> o & 1)
+            bn_copy_chunk(&room->strided[o], plan->problem, &chunk, t.scratch->copy[o]);
+}
+
+/* If operands are strided, a chunk is written in parts that fit the copies. */
+static void write_chunk(const bn_room *room, int me, bn_chunk chunk) {
+    const bn_plan *plan = room->plan;
+    if (!plan->strided) {
+        write_part(room, me, chunk);
+        return;
+    }
+    const int64_t channels =
+        plan->by_runs[WRITE] ? at_least(plan->part / chunk.n, 1) : chunk.channels;
+    const int64_t end = chunk.channel + chunk.channels, last = chunk.position + chunk.positions;
+    bn_chunk part = chunk;
+    for (; part.channel < end; part.channel += part.channels) {
+        part.channels = at_most(channels, end - part.channel);
+        const int64_t positions = at_least(plan->part / (part.channels * chunk.n), 1);
+        for (part.position = chunk.position; part.position < last;
+             part.position += part.positions) {
+            part.positions = at_most(positions, last - part.position);
+            write_part(room, me, part);
+        }
+    }
 }
 
 static void prepare(const bn_room *room, bn_pass pass, int64_t from, int64_t n) {

@@ -30,12 +30,12 @@ void bn_write(const bn_task *t) {
     bn_box box = bn_first_row(t, by_runs ? t->chunk.n : columns);
     box.nontemporal = plan->nontemporal;
     for (int o = 0; o < BN_OPERANDS; o++)
-        box.next_repeat[o] = plan->problem->next_position[o];
+        box.next_repeat[o] = t->next_position[o];
     if (by_runs)
         box.channels = t->chunk.channels;
     for (int o = 0; o < BN_OPERANDS; o++)
-        box.ahead[o] = plan->passes == RESULTS ? BYTES_AHEAD
-                                               : t->channels_ahead * plan->problem->next_channel[o];
+        box.ahead[o] =
+            plan->passes == RESULTS ? BYTES_AHEAD : t->channels_ahead * t->next_channel[o];
     if (!by_runs && plan->dense)
         box.cols = n * columns;
     else

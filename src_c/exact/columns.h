@@ -6,20 +6,21 @@
 /* Their limbs, canonical, and flags. */
 enum { COLUMNS = 4 }; /* few: they lie on the caller's stack */
 typedef struct {
-    int64_t limb[f64_SQUARE_LIMBS][COLUMNS], flags[COLUMNS];
-    int limbs, from, end; /* limbs `from` to end - 1 and the highest determine the sums */
+    int64_t limb[f64_MOST_LIMBS][COLUMNS], flags[COLUMNS];
+    const bn_format *format;
+    int from, end; /* limbs `from` to end - 1 and the highest determine the sums */
 } bn_columns;
 
 /* Take n columns from `first` on, and carry. Return a channel whose limbs are out of bounds for its
  * parts and terms (carries may then overflow), or which has flags but no terms; or -1. Carrying
  * rounds the highest limb of each part down. So in a sum of n parts, the lower bound of the highest
  * limb is n lower. */
-int64_t bn_take_columns(const int64_t *state, int limbs, int64_t channels, int64_t first, int64_t n,
-                        bn_columns *b);
+int64_t bn_take_columns(const int64_t *state, const bn_format *format, int64_t channels,
+                        int64_t first, int64_t n, bn_columns *b);
 
 /* A column's sum: the limbs of its magnitude, the lowest first. */
 typedef struct {
-    int64_t limb[f64_SQUARE_LIMBS];
+    int64_t limb[f64_MOST_LIMBS];
     int limbs, lowest;
     bool negative;
     double special; /* NaN, Inf, -Inf; or 0 */

@@ -30,8 +30,9 @@ _Static_assert(PORTION_BYTES / 16 < 1 << 12, "lanes hold the counts of a portion
 void bn_lay_out_exact(bn_exact *e, const bn_problem *p, const bn_dtype_kernels *kernels, formula f,
                       bool by_runs, int64_t positions, int64_t channels, char *memory,
                       size_t *used) {
-    const int limbs = bn_limbs(p->dtype, bn_kind_of_sums(f.base));
-    const int64_t run = by_runs ? 1 : p->run, all = round_up(positions * channels * run, BN_STRIP);
+    const bn_format *format = bn_format_of_sums(p->dtype, f.base);
+    const int64_t run = by_runs ? 1 : p->run,
+                  all = round_up(positions * channels * run, BN_PORTION_COLUMNS);
     /* One cache line more: with a power of two as pitch, rows of limbs would share sets of the
      * first-level cache. */
     const int64_t pitch = BN_SUMS * all + LINE_BYTES / (int64_t)sizeof(int64_t);
@@ -42,8 +43,8 @@ void bn_lay_out_exact(bn_exact *e, const bn_problem *p, const bn_dtype_kernels *
         .number_bytes = bn_dtype_table[p->dtype].number_bytes,
         .sums = {.columns = all,
                  .pitch = pitch,
-                 .limbs = limbs,
-                 .lowest = bn_lowest(limbs),
+                 .limbs = format->limbs,
+                 .lowest = format->lowest,
                  .by_runs = by_runs,
                  .squares = base_table[f.base].squares},
         .from = -1,
@@ -52,8 +53,8 @@ void bn_lay_out_exact(bn_exact *e, const bn_problem *p, const bn_dtype_kernels *
         .positions = positions,
         .run = run,
     };
-    e->sums.limb = lay_out(memory, used, (limbs + 1) * pitch, sizeof(int64_t));
-    e->terms = lay_out(memory, used, BN_SUMS * (e->most + BN_STRIP), e->number_bytes);
+    e->sums.limb = lay_out(memory, used, (format->limbs + 1) * pitch, sizeof(int64_t));
+    e->terms = lay_out(memory, used, BN_SUMS * (e->most + BN_PORTION_COLUMNS), e->number_bytes);
 }
 
 /* ---- from terms to limbs ----------------------------------------------------------- */
@@ -61,16 +62,18 @@ void bn_lay_out_exact(bn_exact *e, const bn_problem *p, const bn_dtype_kernels *
 /* Add a portion's terms to the limbs from `column` on. */
 static void add_portion(bn_exact *e, const bn_box *b, const bn_coefs *coefs, int64_t column) {
     const formula f = e->formula;
-    const int64_t next_sum = e->most + BN_STRIP, n = b->rows * b->cols;
+    const int64_t next_sum = e->most + BN_PORTION_COLUMNS, n = b->rows * b->cols;
     const int64_t columns = round_up(b->cols, e->paired ? 2 * e->kernels->lanes : 1);
     e->sums.terms += e->sums.by_runs ? n : b->rows;
     if (e->sums.terms > MOST_TERMS)
         e->kernels->exact->carry(&e->sums);
-    bn_terms terms = {e->terms, next_sum, e->sums.by_runs ? b->cols : BN_STRIP, {BN_NO_RANGE}};
+    bn_terms terms = {
+        e->terms, next_sum, e->sums.by_runs ? b->cols : BN_PORTION_COLUMNS, {BN_NO_RANGE}};
     e->kernels->terms[f.base][f.gate](b, coefs, &terms);
     if (e->sums.by_runs) /* zeros up to whole registers */
         for (int s = 0; s < BN_SUMS; s++)
-            memset(e->terms + (s * next_sum + n) * e->number_bytes, 0, BN_STRIP * sizeof(float));
+            memset(e->terms + (s * next_sum + n) * e->number_bytes, 0,
+                   BN_PORTION_COLUMNS * sizeof(float));
     e->kernels->exact->deposit_terms(&e->sums, column, columns, &terms, b->rows);
 }
 
@@ -84,9 +87,9 @@ static int64_t even_size(int64_t n, int64_t most) {
 void bn_sum_exactly(bn_exact *e, const bn_box *box, const bn_coefs *coefs) {
     const bool by_runs = e->sums.by_runs;
     const int64_t most = e->most, all = box->cols;
-    const int64_t cols = !by_runs      ? BN_STRIP
+    const int64_t cols = !by_runs      ? BN_PORTION_COLUMNS
                          : all <= most ? all
-                                       : round_up(even_size(all, most), BN_STRIP);
+                                       : round_up(even_size(all, most), BN_PORTION_COLUMNS);
     const int64_t rows = even_size(box->rows, at_least(most / cols, 1));
     const int64_t ahead = ceil_div(BYTES_AHEAD, all * e->element_bytes);
     for (int64_t c = 0; c < box->channels; c++)
@@ -116,7 +119,7 @@ void bn_sum_exactly(bn_exact *e, const bn_box *box, const bn_coefs *coefs) {
 /* ---- from a tile to the state ------------------------------------------------------- */
 
 bn_accumulator bn_state_sums(const bn_problem *p, base_formula f) {
-    const int limbs = bn_limbs(p->dtype, bn_kind_of_sums(f));
+    const int limbs = bn_format_of_sums(p->dtype, f)->limbs;
     return (bn_accumulator){.limb = p->state,
                             .columns = p->channels,
                             .pitch = BN_SUMS * p->channels,
@@ -159,11 +162,11 @@ static void touch(bn_accumulator *state, int row) {
 }
 
 /* A tile's carried limbs add less than 2^40 for each of a channel's columns, of which rows have at
- * most BN_STRIP, or 15 if there are several tiles. A thread comes to a tile once in each share of
- * tasks (schedule.c) that has some of the tile's; if there are several tiles, that is half of the
- * shares, and two. So the state's limbs, of 63 bits, need no carries before the end. */
+ * most BN_PORTION_COLUMNS, or 15 if there are several tiles. A thread comes to a tile once in each
+ * share of tasks (schedule.c) that has some of the tile's; if there are several tiles, that is half
+ * of the shares, and two. So the state's limbs, of 63 bits, need no carries before the end. */
 _Static_assert(15 * (BN_MOST_THREADS / 2 + 2) * BN_MOST_THREADS < 1 << (63 - BN_LIMB_BITS) &&
-                   BN_STRIP * BN_MOST_THREADS < 1 << (63 - BN_LIMB_BITS),
+                   BN_PORTION_COLUMNS * BN_MOST_THREADS < 1 << (63 - BN_LIMB_BITS),
                "the state's limbs hold all that threads add");
 
 static void add_to_state(bn_exact *e) {
@@ -173,9 +176,9 @@ static void add_to_state(bn_exact *e) {
     const bool in_order = e->alone && all == e->channels && !e->paired;
     e->kernels->exact->carry(a);
     touch(state, a->first < a->end ? a->first : state->limbs);
-    for (int64_t x = 0; x < all; x += BN_STRIP) {
-        int64_t channel[BN_STRIP];
-        const int64_t n = at_most(BN_STRIP, all - x);
+    for (int64_t x = 0; x < all; x += BN_PORTION_COLUMNS) {
+        int64_t channel[BN_PORTION_COLUMNS];
+        const int64_t n = at_most(BN_PORTION_COLUMNS, all - x);
         if (!in_order)
             for (int64_t j = 0; j < n; j++)
                 channel[j] = channel_of(e, x + j);

@@ -18,8 +18,8 @@ typedef struct {
     char *terms;                     /* of a portion */
 } bn_exact;
 
-static inline bn_kind_of_state bn_kind_of_sums(base_formula f) {
-    return base_table[f].squares ? BN_OF_MOMENTS : BN_OF_GRADIENTS;
+static inline const bn_format *bn_format_of_sums(bn_dtype dtype, base_formula f) {
+    return &bn_formats[dtype][base_table[f].squares ? BN_OF_MOMENTS : BN_OF_GRADIENTS];
 }
 
 /* A problem's state of zeros, as an accumulator of this formula's sums, by channels. */

@@ -6,6 +6,14 @@
 #include "base/channel.h"
 #include "base/sizes.h"
 
+/* Terms are computed in f32 or f64; state.h says how many limbs hold their sums. */
+#define f32_FORMATS(code)                                                                          \
+    {{code, BN_OF_GRADIENTS, 8, -160, 128}, {code, BN_OF_MOMENTS, f32_MOST_LIMBS, -360, 256}}
+#define f64_FORMATS(code)                                                                          \
+    {{code, BN_OF_GRADIENTS, 54, -1080, 1024}, {code, BN_OF_MOMENTS, f64_MOST_LIMBS, -2200, 2048}}
+#define FORMATS(code, c_name, name, computed, ...) [code] = computed##_FORMATS(code),
+const bn_format bn_formats[BN_DTYPES][BN_KINDS_OF_STATE] = {BN_DTYPE_TABLE(FORMATS)};
+
 /* ---- canonical ----------------------------------------------------------- */
 
 static int64_t one_of_each(int64_t flags) {
@@ -18,30 +26,31 @@ static int64_t one_of_each(int64_t flags) {
 static bool is_sign(const bn_columns *b, int k, int64_t mask) {
     int64_t other = 0;
     for (int j = 0; j < COLUMNS; j++)
-        other |= b->limb[k][j] ^ (b->limb[b->limbs - 1][j] >> 63 & mask);
+        other |= b->limb[k][j] ^ (b->limb[b->format->limbs - 1][j] >> 63 & mask);
     return other == 0;
 }
 
 static void find_range(bn_columns *b) {
     b->from = 0;
-    b->end = b->limbs - 1;
+    b->end = b->format->limbs - 1;
     while (b->from < b->end && is_sign(b, b->from, 0))
         b->from++;
-    while (b->end > b->from + 1 && is_sign(b, b->limbs - 1, -1) &&
+    while (b->end > b->from + 1 && is_sign(b, b->format->limbs - 1, -1) &&
            is_sign(b, b->end - 1, BN_LIMB_MASK))
         b->end--;
 }
 
-int64_t bn_take_columns(const int64_t *state, int limbs, int64_t channels, int64_t first, int64_t n,
-                        bn_columns *b) {
-    const int shift = bn_beyond(limbs) - (bn_lowest(limbs) + BN_LIMB_BITS * (limbs - 1));
+int64_t bn_take_columns(const int64_t *state, const bn_format *format, int64_t channels,
+                        int64_t first, int64_t n, bn_columns *b) {
+    const int limbs = format->limbs;
+    const int shift = format->beyond - (format->lowest + BN_LIMB_BITS * (limbs - 1));
     const int64_t row = BN_SUMS * channels, *end = state + limbs * row;
     uint64_t carried[COLUMNS] = {0}, beyond[COLUMNS] = {0}; /* sign bit: is a limb out of bounds? */
     int64_t zeros[COLUMNS] = {0}, most[COLUMNS] = {0}, highest[COLUMNS] = {0},
             lowest[COLUMNS] = {0};
     if (n < COLUMNS)
         memset(b, 0, sizeof *b);
-    b->limbs = limbs;
+    b->format = format;
     for (int64_t j = 0; j < n; j++) {
         const int64_t channel = (first + j) % channels;
         const int64_t terms = end[BN_COUNT_AND_STAMP * row + channel];
@@ -70,20 +79,20 @@ int64_t bn_take_columns(const int64_t *state, int limbs, int64_t channels, int64
     return -1;
 }
 
-int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels) {
+int64_t bn_make_canonical(int64_t *state, const bn_format *format, int64_t channels) {
     const int64_t n = BN_SUMS * channels;
     for (int64_t i = 0; i < n; i += COLUMNS) {
         bn_columns b;
         const int64_t here = at_most(COLUMNS, n - i);
-        const int64_t wrong = bn_take_columns(state, limbs, channels, i, here, &b);
+        const int64_t wrong = bn_take_columns(state, format, channels, i, here, &b);
         if (wrong >= 0)
             return wrong;
-        for (int k = 0; k < limbs; k++)
+        for (int k = 0; k < format->limbs; k++)
             memcpy(state + k * n + i, b.limb[k], (size_t)here * sizeof *state);
         for (int64_t j = 0; j < here; j++)
-            state[(limbs + BN_FLAGS) * n + i + j] = one_of_each(b.flags[j]);
+            state[(format->limbs + BN_FLAGS) * n + i + j] = one_of_each(b.flags[j]);
     }
-    int64_t *parts = bn_state_row(state, channels, limbs + BN_PARTS_ADDED);
+    int64_t *parts = bn_state_row(state, channels, format->limbs + BN_PARTS_ADDED);
     for (int64_t c = 0; c < channels; c++) {
         parts[c] = parts[c] != 0;
         parts[channels + c] = 0;
@@ -91,7 +100,9 @@ int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels) {
     return -1;
 }
 
-int64_t bn_take_out(int64_t *state, const int64_t *part, int limbs, int64_t channels) {
+int64_t bn_take_out(int64_t *state, const int64_t *part, const bn_format *format,
+                    int64_t channels) {
+    const int limbs = format->limbs;
     const int64_t n = BN_SUMS * channels;
     for (int64_t i = 0; i < n; i++)
         if (part[(limbs + BN_FLAGS) * n + i])
@@ -112,18 +123,18 @@ int64_t bn_take_out(int64_t *state, const int64_t *part, int limbs, int64_t chan
     return -1;
 }
 
-void bn_fold_signs(int64_t *state, int limbs, int64_t channels) {
+void bn_fold_signs(int64_t *state, const bn_format *format, int64_t channels) {
     const int64_t n = BN_SUMS * channels;
-    for (int64_t i = limbs * n - 1; i >= n; i--)
+    for (int64_t i = format->limbs * n - 1; i >= n; i--)
         if (state[i] == -1) {
             state[i] = 0;
             state[i - n] -= BN_LIMB_MASK + 1;
         }
 }
 
-void bn_unfold_signs(int64_t *state, int limbs, int64_t channels) {
+void bn_unfold_signs(int64_t *state, const bn_format *format, int64_t channels) {
     const int64_t n = BN_SUMS * channels;
-    for (int64_t i = n; i < limbs * n; i++)
+    for (int64_t i = n; i < format->limbs * n; i++)
         if (state[i - n] < 0) {
             state[i] = (int64_t)((uint64_t)state[i] - 1);
             state[i - n] += BN_LIMB_MASK + 1;
@@ -133,39 +144,38 @@ void bn_unfold_signs(int64_t *state, int limbs, int64_t channels) {
 /* ---- count and stamp ------------------------------------------------------- */
 
 /* Changes whenever a state's meaning does. */
-enum { FORMAT = 2 };
+enum { VERSION = 2 };
 
 /* For gradients, all bits of the mean are hashed, because its low part (coefs.h) is used later. The
  * hash is odd, so that count * hash is 0 only if the count is 0. */
-static uint64_t hash_of(const bn_problem *p, bn_kind_of_state kind, int64_t channel) {
-    const uint64_t what = mixed((uint64_t)FORMAT << 16 | (uint64_t)kind << 8 | (uint64_t)p->dtype);
+static uint64_t hash_of(const bn_format *format, const bn_problem *p, int64_t channel) {
+    const uint64_t kind = format->kind, dtype = format->dtype;
+    const uint64_t what = mixed((uint64_t)VERSION << 16 | kind << 8 | dtype);
     double mean = 0;
     uint64_t bits;
-    if (kind == BN_OF_GRADIENTS)
+    if (format->kind == BN_OF_GRADIENTS)
         vector_read(&p->vector[BN_MEAN], channel, 1, &mean);
     mean = isnan(mean) ? (double)NAN : mean + 0.0; /* one kind of 0, one kind of NaN */
     memcpy(&bits, &mean, sizeof bits);
     return mixed(bits ^ what) | 1;
 }
 
-void bn_stamp_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count) {
-    const int limbs = bn_limbs(p->dtype, kind);
+void bn_stamp_state(int64_t *state, const bn_format *format, const bn_problem *p, int64_t count) {
     const int64_t channels = p->channels;
-    int64_t *counts = bn_state_row(state, channels, limbs + BN_COUNT_AND_STAMP);
-    int64_t *parts = bn_state_row(state, channels, limbs + BN_PARTS_ADDED);
+    int64_t *counts = bn_state_row(state, channels, format->limbs + BN_COUNT_AND_STAMP);
+    int64_t *parts = bn_state_row(state, channels, format->limbs + BN_PARTS_ADDED);
     for (int64_t c = 0; c < channels; c++) {
         counts[c] = count;
-        counts[channels + c] = (int64_t)((uint64_t)count * hash_of(p, kind, c));
+        counts[channels + c] = (int64_t)((uint64_t)count * hash_of(format, p, c));
         parts[c] = 1;
     }
 }
 
-int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind) {
+int64_t bn_state_mismatch(const int64_t *state, const bn_format *format, const bn_problem *p) {
     const int64_t channels = p->channels;
-    const int limbs = bn_limbs(p->dtype, kind);
-    const int64_t *counts = state + (limbs + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
+    const int64_t *counts = state + (format->limbs + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
     for (int64_t c = 0; c < channels; c++)
-        if ((uint64_t)counts[c] * hash_of(p, kind, c) != (uint64_t)counts[channels + c])
+        if ((uint64_t)counts[c] * hash_of(format, p, c) != (uint64_t)counts[channels + c])
             return c;
     return -1;
 }
@@ -238,17 +248,19 @@ void bn_take_magnitude(const bn_columns *b, int64_t j, bn_magnitude *m) {
     m->limbs = 0;
     for (int k = b->from; k < b->end; k++)
         m->limb[m->limbs++] = b->limb[k][j];
-    m->limb[m->limbs++] = b->limb[b->limbs - 1][j]; /* if limbs are left out, it is the sign */
-    m->lowest = bn_lowest(b->limbs) + BN_LIMB_BITS * b->from;
+    /* If limbs are left out, the highest one is the sign. */
+    m->limb[m->limbs++] = b->limb[b->format->limbs - 1][j];
+    m->lowest = b->format->lowest + BN_LIMB_BITS * b->from;
     m->negative = magnitude_of(m->limb, m->limbs);
     m->special = special_of(b->flags[j]);
 }
 
-int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums) {
+int64_t bn_round_state(const int64_t *state, const bn_format *format, int64_t channels,
+                       double *sums) {
     for (int64_t i = 0; i < BN_SUMS * channels; i += COLUMNS) {
         const int64_t n = at_most(COLUMNS, BN_SUMS * channels - i);
         bn_columns b;
-        const int64_t wrong = bn_take_columns(state, limbs, channels, i, n, &b);
+        const int64_t wrong = bn_take_columns(state, format, channels, i, n, &b);
         if (wrong >= 0)
             return wrong;
         for (int64_t j = 0; j < n; j++) {
@@ -257,7 +269,7 @@ int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double
             sums[i + j] = rounded(&m);
         }
     }
-    const int64_t *counts = state + (limbs + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
+    const int64_t *counts = state + (format->limbs + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
     for (int64_t c = 0; c < channels; c++)
         if (counts[c] == 1 && sums[c] == 0 && fabs(sums[channels + c]) > 0 &&
             isfinite(sums[channels + c]))

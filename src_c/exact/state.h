@@ -37,24 +37,17 @@ enum {
 };
 
 /* Which two sums a state has. */
-typedef enum { BN_OF_GRADIENTS, BN_OF_MOMENTS } bn_kind_of_state;
+typedef enum { BN_OF_GRADIENTS, BN_OF_MOMENTS, BN_KINDS_OF_STATE } bn_kind_of_state;
 
-static inline int bn_limbs(bn_dtype dtype, bn_kind_of_state kind) {
-    const bool in_doubles = bn_dtype_table[dtype].number_bytes == sizeof(double);
-    if (kind == BN_OF_GRADIENTS)
-        return in_doubles ? f64_LIMBS : f32_LIMBS;
-    return in_doubles ? f64_SQUARE_LIMBS : f32_SQUARE_LIMBS;
-}
+/* The format of a state. Its lowest limb counts units of 2^lowest; every term is below 2^beyond. */
+typedef struct {
+    bn_dtype dtype;
+    bn_kind_of_state kind;
+    int limbs, lowest, beyond;
+} bn_format;
 
-/* The lowest limb counts units of 2^bn_lowest. Every term is below 2^bn_beyond. */
-static inline int bn_lowest(int limbs) {
-    const bool squares = limbs == f32_SQUARE_LIMBS || limbs == f64_SQUARE_LIMBS;
-    return limbs < f64_LIMBS ? (squares ? -360 : -160) : (squares ? -2200 : -1080);
-}
-static inline int bn_beyond(int limbs) {
-    const bool squares = limbs == f32_SQUARE_LIMBS || limbs == f64_SQUARE_LIMBS;
-    return (limbs < f64_LIMBS ? 128 : 1024) << squares;
-}
+extern const bn_format bn_formats[BN_DTYPES][BN_KINDS_OF_STATE];
+
 static inline int64_t *bn_state_row(int64_t *state, int64_t channels, int row) {
     return state + row * BN_SUMS * channels;
 }
@@ -64,30 +57,34 @@ static inline int64_t *bn_state_row(int64_t *state, int64_t channels, int row) {
  * state), or -1. */
 
 /* Carry, and set each flag to 0 or 1; the state then counts as one part. */
-int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);
+int64_t bn_make_canonical(int64_t *state, const bn_format *format, int64_t channels);
 
-/* Each sum, rounded to a double once. Of a single term that is 0, the other sum is 0, too. */
-int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums);
+/* Each sum, rounded to a double once. Also returns a channel of one term whose first sum is 0 but
+ * whose second is not: no data has these, because the second sum's term is a multiple of the
+ * first's. */
+int64_t bn_round_state(const int64_t *state, const bn_format *format, int64_t channels,
+                       double *sums);
 
 /* From a state of moments, set `stats` of shape (BN_SUMS, channels): the mean, and the sum of
  * squares about it over bn_power_above(terms); zeros if there are no terms. Also returns a channel
  * whose sum of squares is impossible for its sum. */
-int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats);
+int64_t bn_state_stats(const int64_t *state, const bn_format *format, int64_t channels,
+                       double *stats);
 
 /* Take a part out of a total; both are canonical, and so is the result, unless the part was none of
  * this total. Returns a channel in which the part has flags, since a flag of the total does not
  * tell how many parts set it; or -1. */
-int64_t bn_take_out(int64_t *state, const int64_t *part, int limbs, int64_t channels);
+int64_t bn_take_out(int64_t *state, const int64_t *part, const bn_format *format, int64_t channels);
 
 /* From a canonical state, make one with fewer rows that are not 0, for pickles: the highest limbs
  * of a negative sum, -1 and all ones, become 0, and the limb below them negative. Then undo that;
  * the state may be damaged. */
-void bn_fold_signs(int64_t *state, int limbs, int64_t channels);
-void bn_unfold_signs(int64_t *state, int limbs, int64_t channels);
+void bn_fold_signs(int64_t *state, const bn_format *format, int64_t channels);
+void bn_unfold_signs(int64_t *state, const bn_format *format, int64_t channels);
 
 /* Set a part's count, stamp and number of parts (1). */
-void bn_stamp_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count);
+void bn_stamp_state(int64_t *state, const bn_format *format, const bn_problem *p, int64_t count);
 
-/* The first channel whose stamp does not match `kind`, the problem's dtype and, for gradients, its
- * mean; -1 if there is none. */
-int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind);
+/* The first channel whose stamp does not match the format and, for gradients, the problem's mean;
+ * -1 if there is none. */
+int64_t bn_state_mismatch(const int64_t *state, const bn_format *format, const bn_problem *p);

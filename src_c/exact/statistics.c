@@ -9,7 +9,7 @@
 enum {
     DIGIT_BITS = BN_LIMB_BITS / 2,
     DIGITS_OF_COUNT = 3,
-    DIGITS_OF_SUM = 2 * (f64_SQUARE_LIMBS + 2),
+    DIGITS_OF_SUM = 2 * (f64_MOST_LIMBS + 2),
     DIGITS = 2 * DIGITS_OF_SUM + 8,
 };
 #define DIGIT_MASK (((int64_t)1 << DIGIT_BITS) - 1)
@@ -51,7 +51,7 @@ static scaled_pair scaled_pair_of(const double of[6], int n, int lowest) {
 
 /* n * q - s^2, which is n^2 times the variance. As an integer it is exact. It is 0 only if the
  * variance is 0, as that of one element is, and below 0 only if no data has these sums. Digits of q
- * and s^2 line up, because their units are powers of 2^DIGIT_BITS (bn_lowest). */
+ * and s^2 line up, because their units are powers of 2^DIGIT_BITS (state.h). */
 static scaled_pair spread_of(const digits *s, const digits *q, int64_t n) {
     int64_t all[DIGITS];
     double leading[6];
@@ -103,14 +103,15 @@ static bool set_stats(const bn_magnitude *s, const bn_magnitude *q, int64_t coun
     return !q->negative && (count == 1 ? spread.value.high == 0 : spread.value.high >= 0);
 }
 
-int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats) {
-    const int64_t *count = state + (limbs + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
+int64_t bn_state_stats(const int64_t *state, const bn_format *format, int64_t channels,
+                       double *stats) {
+    const int64_t *count = state + (format->limbs + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
     for (int64_t i = 0; i < channels; i += COLUMNS) {
         const int64_t n = at_most(COLUMNS, channels - i);
         bn_columns of_s, of_q;
-        int64_t wrong = bn_take_columns(state, limbs, channels, i, n, &of_s);
+        int64_t wrong = bn_take_columns(state, format, channels, i, n, &of_s);
         if (wrong < 0)
-            wrong = bn_take_columns(state, limbs, channels, channels + i, n, &of_q);
+            wrong = bn_take_columns(state, format, channels, channels + i, n, &of_q);
         if (wrong >= 0)
             return wrong;
         for (int64_t j = 0; j < n; j++) {

@@ -10,8 +10,17 @@ typedef struct {
     ptrdiff_t size, from, to;
 } bn_axis_pair;
 
-/* Elements per side of a block that is transposed, at most; pieces should be whole blocks. */
-enum { BN_COPY_BLOCK = 16, BN_WIDEST_PICK = 64 };
+/* Append an axis; or merge it into the previous one if, in both arrays, the stride of the previous
+ * axis is as long as all of the new one. */
+static inline void bn_add_axis(bn_axis_pair *axes, int *n, bn_axis_pair axis) {
+    const bn_axis_pair last = *n ? axes[*n - 1] : (bn_axis_pair){1, 0, 0};
+    if (*n && last.from == axis.from * axis.size && last.to == axis.to * axis.size)
+        axes[*n - 1] = (bn_axis_pair){last.size * axis.size, axis.from, axis.to};
+    else
+        axes[(*n)++] = axis;
+}
+
+enum { BN_WIDEST_PICK = 64 };
 
 /* How rows of `columns` adjacent elements, `next` bytes apart, are copied to lie side by side: so
  * many rows are read as two registers, the second `second` bytes behind the first, which is `base`

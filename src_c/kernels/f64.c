@@ -15,5 +15,5 @@ INLINE vec keep_where_bits(uint32_t bits, int h, vec v) {
 
 #include "kernels/kernels.inc"
 
-enum { MOST_LIMBS = f64_SQUARE_LIMBS };
+enum { MOST_LIMBS = f64_MOST_LIMBS };
 #include "kernels/exact.inc"

@@ -9,10 +9,8 @@
 
 enum {
     BN_LIMB_BITS = 40,
-    f32_LIMBS = 8,
-    f32_SQUARE_LIMBS = 17,
-    f64_LIMBS = 54,
-    f64_SQUARE_LIMBS = 108,
+    f32_MOST_LIMBS = 17, /* of any format of sums in this arithmetic */
+    f64_MOST_LIMBS = 108,
 };
 #define BN_LIMB_MASK         (((int64_t)1 << BN_LIMB_BITS) - 1)
 #define BN_NAN_FLAG          ((int64_t)1)
@@ -26,14 +24,14 @@ static inline double bn_power_of_2(int exponent) { /* of a normal double */
     return power;
 }
 
-/* Exact sums (exact.c) take a portion of a box at a time: rows of a strip, up to BN_STRIP columns;
+/* Exact sums (exact.c) take a portion of a box at a time: rows of up to BN_PORTION_COLUMNS columns,
  * or elements of one channel, whose terms may join any column.
  *
  * Where terms go: the second sum's lie `next_sum` numbers past the first sum's, and each row lies
  * `pitch` numbers past the one before. A row that ends within a unit is padded with zeros to the
  * end of that unit. A sum of squares has no terms of its own: the first sum's terms are squared
  * later. */
-enum { BN_STRIP = 64 };
+enum { BN_PORTION_COLUMNS = 64 };
 
 /* Numbers of at most 2^top that are multiples of 2^grain. */
 typedef struct {
@@ -52,7 +50,7 @@ typedef struct {
 typedef struct {
     int64_t *limb;
     int64_t columns, pitch;
-    int limbs, lowest; /* how many, and bn_lowest(limbs) */
+    int limbs, lowest; /* the format's */
     int first, end;
     bool flagged;
     bool by_runs;  /* does a column take all lanes? else each lane has a column */

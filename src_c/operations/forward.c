@@ -72,7 +72,6 @@ static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
     if (!c->summed)
         return;
     const int64_t positions = p->positions, run = p->run;
-    const int64_t size = bn_dtype_table[p->dtype].element_bytes;
     const int64_t samples = at_most(positions, run == 1 ? SAMPLED_POSITIONS : SAMPLED_RUNS);
     double *spread = c->value[SPREAD] + from;
     per_channel first, next, sum = {0};
@@ -83,8 +82,8 @@ static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
         const int64_t position = (int64_t)((double)positions * part);
         const int64_t x = (int64_t)((double)run * part);
         for (int64_t k = x; k < run && k < x + SAMPLED_NEIGHBORS; k++, count++) {
-            const bn_vector at = {p->data[BN_SRC] + position * p->next_position[BN_SRC] + k * size,
-                                  p->next_channel[BN_SRC], p->dtype};
+            const bn_vector at = {bn_element_at(p, BN_SRC, position, k), p->next_channel[BN_SRC],
+                                  p->dtype};
             vector_read(&at, from, n, count ? next : first);
             if (count)
                 add_sample(first, n, next, sum, spread);

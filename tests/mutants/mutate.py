@@ -7,8 +7,9 @@
 Run in an environment that has what the tests need, in a git clone. Each mutant is built in a copy
 of the tree. First come the checks of the row's heading (`verify` or test files), then the fast
 tests, then the whole suite but test_example.py, until something fails; hanging counts as failing.
-The exit status is 1 if one survived or does not compile, or if the text of a row does not occur
-exactly once, or a heading names tests that do not exist.
+The exit status is 1 if one survived or does not compile, if the text of a row does not occur
+exactly once where the row says, or if a heading names tests that do not exist. A fast test runs
+--list.
 
 Most of the time goes into compiling kernels. BN_EXT_BUILD_ISAS=baseline builds one level. That is
 enough for all mutants except those of vec_avx2.h and vec_avx512.h.
@@ -41,10 +42,11 @@ TOKENS = re.compile(r"\w+|\S")
 
 @dataclass(frozen=True)
 class Mutant:
-    """A row: the text that occurs once, the part of it that changes, and what that becomes."""
+    """A row: where, what it means, text that occurs there once, what changes of it, into what."""
 
     file: str
     finders: tuple[str, ...]
+    name: str
     words: str
     before: str
     old: str
@@ -52,17 +54,46 @@ class Mutant:
     after: str
 
     def __str__(self):
-        return f"{self.file}: {self.words}"
+        return f"{self.file}: {self.name}: {self.words}"
 
     def applied(self, text):
-        """The text of the file, broken; None if the place is not found, or found twice."""
+        """The text of the file, broken; LookupError if the place is not found, or found twice."""
         parts = (pattern_of(part) for part in (self.before, self.old, self.after))
-        pattern = r"\s*".join(f"({part})" for part in parts)
-        found = [*re.finditer(pattern, text)]
-        if len(found) != 1:
-            return None
-        start, end = found[0].span(2)
+        pattern = re.compile(r"\s*".join(f"({part})" for part in parts))
+        defined = [*(in_python if ".p" in self.file else in_c)(text, self.name)]
+        if not defined:
+            raise LookupError(f"no definition of {self.name}")
+        spans = {match.span(2) for where in defined for match in pattern.finditer(text, *where)}
+        if len(spans) != 1:
+            raise LookupError(f"{len(spans)} places in {self.name}, not one")
+        ((start, end),) = spans
         return text[:start] + self.new + text[end:]
+
+
+def in_python(text, name):
+    """Where Python or Cython defines a name: what follows its line and is indented more."""
+    kinds = r"(?:async def|def|class|cp?def)\b[^=\n]*?"
+    for line in re.finditer(
+        rf"^( *)(?:{kinds}\b{name}\b\s*[(:]|(?:cdef )?\w* ?\b{name}\b.*=)", text, re.MULTILINE
+    ):
+        after = re.compile(rf"^ {{0,{len(line[1])}}}[^\s)\]}}]", re.MULTILINE)
+        end = after.search(text, line.end())
+        yield line.start(), end.start() if end else len(text)
+
+
+def in_c(text, name):
+    """Where C defines a name: what ends with a brace in the first column, after a head that has the
+    name, or with its value; a macro; a declaration.
+    """
+    ends = r"^\}.*\n|^#define (?:.*\\\n)*.*\n|^\S.*;.*\n"
+    start = 0
+    for end in re.finditer(ends, text, re.MULTILINE):
+        head = text[start : end.end()]
+        if not end[0].startswith("#"):
+            head = head.partition("{")[0] + " ".join(re.findall(r"\w+(?= =)", head))
+        if re.search(rf"\b{name}\b", head):
+            yield start, end.end()
+        start = end.end()
 
 
 def pattern_of(source):
@@ -78,12 +109,12 @@ def table():
         if heading := re.fullmatch(r"\[(\S+)\]((?: \w+)*)", line):
             file, finders = heading[1], tuple(heading[2].split())
         elif line and not line.startswith("#"):
-            words, change = line.split(" | ", 1)
+            name, words, change = re.fullmatch(r"(\w+): (.*?) \| (.*)", line).groups()
             if "«" not in change:
                 change = f"«{change}»"
             before, both, after = re.fullmatch("(.*)«(.*)»(.*)", change).groups()
             old, new = re.fullmatch("(.*?) => ?(.*)", both).groups()
-            found.append(Mutant(file, finders, words, before, old, new, after))
+            found.append(Mutant(file, finders, name, words, before, old, new, after))
     return found
 
 
@@ -146,12 +177,13 @@ def main(arguments=None):
     broken = {}
     for mutant in chosen:
         here = [path for path in paths if path.as_posix().endswith(f"/{mutant.file}")]
-        text = mutant.applied((ROOT / here[0]).read_text("utf-8")) if len(here) == 1 else None
         tests = [f"tests/{name}.py" for name in mutant.finders if name != "verify"]
-        if text is None or not {*tests} <= {*map(str, paths)}:
-            print(f"{mutant}: NOT FOUND", flush=True)
-        else:
-            broken[mutant] = here[0], text
+        try:
+            if len(here) != 1 or not {*tests} <= {*map(str, paths)}:
+                raise LookupError("no such file, or no such tests")
+            broken[mutant] = here[0], mutant.applied((ROOT / here[0]).read_text("utf-8"))
+        except LookupError as why:
+            print(f"{mutant}: NOT FOUND: {why}", flush=True)
     left = 0 if options.list else tried(broken, paths)
     print(f"{len(broken)} of {len(chosen)} places found; {left} survived or did not compile")
     return int(left > 0 or len(broken) < len(chosen))

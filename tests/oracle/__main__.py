@@ -22,9 +22,9 @@ from oracle.kernels import WrongBitsError, check_kernels
 
 def print_digests() -> None:
     """Print new contents for DIGESTS, from the lowest level, after a change of the arithmetic."""
-    found = verify.digests(bn_ext.available_isas()[0])
+    digests = verify.digests(bn_ext.available_isas()[0])
     for mode in verify.DIGESTS:
-        print(f'    "{mode}": "{" ".join(found[f"{name} {mode}"] for name in DTYPES)}",')
+        print(f'    "{mode}": "{" ".join(digests[f"{name} {mode}"] for name in DTYPES)}",')
 
 
 def main() -> int:

@@ -56,8 +56,8 @@ def _tree(terms: Array) -> Array:
     left = terms[0] + terms[1]
     if len(terms) > 2:
         left = left + (terms[2] + terms[3] if len(terms) == ROWS else terms[2])
-    found: Array = left
-    return found
+    total: Array = left
+    return total
 
 
 def _groups(term: Array, rows: int) -> Iterator[Array]:

@@ -49,8 +49,8 @@ def behind_relu(x: Any, c: Any) -> Array:
 
 def behind_gate(x: Any, c: Any) -> Array:
     """diff_dst through a gate of bits."""
-    found: Array = np.where(x.gate, x.diff_dst, x.diff_dst.dtype.type(0))
-    return found
+    passed: Array = np.where(x.gate, x.diff_dst, x.diff_dst.dtype.type(0))
+    return passed
 
 
 def diff_src_1(x: Any, c: Any) -> dict[str, Array]:

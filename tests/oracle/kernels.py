@@ -21,28 +21,28 @@ class WrongBitsError(AssertionError):
     """The bits of a kernel differ from what they must be."""
 
 
-def _wrong(found: Array, wanted: Array) -> Array:
+def _wrong(results: Array, wanted: Array) -> Array:
     """Where bits differ. In sums, which users do not see, all NaNs count as equal."""
-    if found.dtype.kind != "f":
-        return np.asarray(found != wanted)
-    bits = f"u{found.itemsize}"
-    both_nan = np.isnan(found) & np.isnan(wanted)
-    return np.asarray((found.view(bits) != wanted.view(bits)) & ~both_nan)
+    if results.dtype.kind != "f":
+        return np.asarray(results != wanted)
+    bits = f"u{results.itemsize}"
+    both_nan = np.isnan(results) & np.isnan(wanted)
+    return np.asarray((results.view(bits) != wanted.view(bits)) & ~both_nan)
 
 
-def demand(found: Array, wanted: Array, what: str) -> None:
+def demand(results: Array, wanted: Array, what: str) -> None:
     """Raise WrongBitsError if they differ anywhere."""
-    wrong = _wrong(found, wanted)
+    wrong = _wrong(results, wanted)
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise WrongBitsError(f"{what}: at {at} got {found[at]!r}, expected {wanted[at]!r}")
+        raise WrongBitsError(f"{what}: at {at} got {results[at]!r}, expected {wanted[at]!r}")
 
 
 def _demand_sums(case: Case, wanted: dict[str, Array], columns: int, what: str) -> None:
     """Check the sums, and that columns after them are 0: kernels may only add zeros there."""
-    found = case.planes
-    demand(found[:, :columns], wanted["sums"][:, :columns], f"{what}: sums")
-    demand(found[:, columns:], np.zeros_like(found[:, columns:]), what)
+    planes = case.planes
+    demand(planes[:, :columns], wanted["sums"][:, :columns], f"{what}: sums")
+    demand(planes[:, columns:], np.zeros_like(planes[:, columns:]), what)
 
 
 def _lengths(dtype: Dtype, units: int) -> Iterator[tuple[int, int]]:
@@ -133,15 +133,15 @@ def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
             memory = Memory(dtype, channels * each, most, ("sum", formula))
             for columns, offset in lengths:
                 operands = memory.views(case, columns, offset, channels * each)
-                found = np.full((len(case.planes), channels), np.nan)
-                running.run_runs(isa, formula, case, operands, parts, found, folded)
+                sums = np.full((len(case.planes), channels), np.nan)
+                running.run_runs(isa, formula, case, operands, parts, sums, folded)
                 ran += 1
-                kept = len(found) if dtype.loses else len(found) // 2
+                kept = len(sums) if dtype.loses else len(sums) // 2
                 for c in range(channels):
-                    given = list(_parts_of(case, parts, columns, c))
-                    wanted = arithmetic.sums_of_runs(formula, given, folded)
+                    boxes = list(_parts_of(case, parts, columns, c))
+                    wanted = arithmetic.sums_of_runs(formula, boxes, folded)
                     what = f"{isa} runs {formula} {dtype.name}: {parts} of {columns}, {offset=}"
-                    demand(found[:kept, c], wanted[:kept], f"{what}, {folded=}, channel {c}")
+                    demand(sums[:kept, c], wanted[:kept], f"{what}, {folded=}, channel {c}")
     return ran
 
 

@@ -73,22 +73,22 @@ class Memory:
         """
         size = self.dtype.bits.itemsize
         pitch = self.pitch + columns % 2 * size
-        found: dict[str, Any] = {}
+        views: dict[str, Any] = {}
         for k, (name, memory) in enumerate(self.bytes.items()):
             if name in self.touched:
                 memory[:] = UNTOUCHED
             start = -memory.ctypes.data % REGISTER + REGISTER + offset
             strides = pitch + k * REGISTER, size  # each operand has a pitch of its own
             if name == GATE:
-                found[name] = Bits(memory, (REGISTER + offset) // size, strides[0] // size)
+                views[name] = Bits(memory, (REGISTER + offset) // size, strides[0] // size)
                 if name in self.touched:
-                    found[name].fill(case.operands[name][:rows, :columns])
+                    views[name].fill(case.operands[name][:rows, :columns])
                 continue
             view = np.ndarray((rows, columns), self.dtype.bits, memory.data, start, strides)
             if name in self.touched and name in case.operands:
                 view[:] = case.operands[name][:rows, :columns]
-            found[name] = view
-        return found
+            views[name] = view
+        return views
 
     def is_untouched_around(self, name: str, view: Array) -> bool:
         """Whether nothing was written around the view of an operand; wipes the view itself."""
@@ -204,6 +204,6 @@ def run_write(
 
 def run_relu_mask(isa: str, dtype: Dtype, elements: Array) -> Array:
     """Which elements, given as bits of a dtype, a ReLU passes: one bit each, in words of 64."""
-    found = np.zeros(-(-len(elements) // 64), np.uint64)
-    compiled.run_relu_mask(isa, dtype.name, elements.view(np.uint8), len(elements), found)
-    return found
+    mask = np.zeros(-(-len(elements) // 64), np.uint64)
+    compiled.run_relu_mask(isa, dtype.name, elements.view(np.uint8), len(elements), mask)
+    return mask

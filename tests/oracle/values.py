@@ -60,10 +60,10 @@ def values(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator) -> A
     anything = rng.integers(0, np.iinfo(dtype.bits).max, (rows, columns), dtype.bits)
     kinds += [rng.choice(boundary(dtype), (rows, columns)), anything]
     kind = rng.permutation(np.arange(columns) % (len(kinds) + 3))
-    found = kinds[0].copy()
+    numbers = kinds[0].copy()
     for k, bits in enumerate(kinds):
-        found[:, kind == k] = bits[:, kind == k]
-    return found
+        numbers[:, kind == k] = bits[:, kind == k]
+    return numbers
 
 
 def case_of(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator, sums: int = 1) -> Case:

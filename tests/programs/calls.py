@@ -74,14 +74,14 @@ def callers(work, count, forever=False):
 # ---- limits -----------------------------------------------------------------------------
 
 
-def allow(more):
+def allow(bytes_more):
     """Allow this many threads beyond those that exist. Root has no limit, so a process of root
     first becomes a user without other processes.
     """
     user = os.getuid() or 60000 + os.getpid() % 5000
     if os.getuid() == 0:
         os.setuid(user)
-    count = more
+    count = bytes_more
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             if os.stat(f"/proc/{name}").st_uid == user:
@@ -94,9 +94,9 @@ def mapped():
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
-def allow_bytes(more):
+def allow_bytes(bytes_more):
     """Allow this much address space beyond what is used; None: any."""
-    limit = resource.RLIM_INFINITY if more is None else mapped() + more
+    limit = resource.RLIM_INFINITY if bytes_more is None else mapped() + bytes_more
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
@@ -128,10 +128,10 @@ def succeeds(child):
 
 def in_thread(function):
     """What a function returns in a new thread."""
-    found = []
-    with callers(lambda: found.append(function()), 1):
+    results = []
+    with callers(lambda: results.append(function()), 1):
         pass
-    return found[0]
+    return results[0]
 
 
 def libgomp():

@@ -36,12 +36,12 @@ MOST_ELEMENTS, MOST_CHANNELS = 60_000, 600
 def dims(rng, axis):
     """A shape of 2 to 6 axes."""
     longest = [4, 20, 300, 9000]
-    found = [1 + int(rng.integers(rng.choice(longest))) for _ in range(rng.integers(2, 7))]
-    found[axis] = min(found[axis], MOST_CHANNELS)
-    while math.prod(found) > MOST_ELEMENTS:  # NumPy's product may overflow
-        most = np.argmax(found)
-        found[most] = (found[most] + 1) // 2
-    return tuple(found)
+    lengths = [1 + int(rng.integers(rng.choice(longest))) for _ in range(rng.integers(2, 7))]
+    lengths[axis] = min(lengths[axis], MOST_CHANNELS)
+    while math.prod(lengths) > MOST_ELEMENTS:  # NumPy's product may overflow
+        most = np.argmax(lengths)
+        lengths[most] = (lengths[most] + 1) // 2
+    return tuple(lengths)
 
 
 def of_some_kind(rng, array, axis):
@@ -135,12 +135,12 @@ class Case:
 
     def bits(self, p, tensors, **options):
         """Those of all results, and of the sums as an object."""
-        found = []
+        results = []
         sums = {"backward": "GradientSums", "training": "Statistics"}.get(self.member.function)
         if sums and "workspace" not in self.member.arrays:
-            given = members.taken_by(sums, self.member.arguments(p, **options) | tensors)
-            found.append(pickle.dumps(members.function_of(sums)(**given)))
-        return [*found, *self.member.run(p, tensors, **self.options, **options)[1]]
+            arguments = members.taken_by(sums, self.member.arguments(p, **options) | tensors)
+            results.append(pickle.dumps(members.function_of(sums)(**arguments)))
+        return [*results, *self.member.run(p, tensors, **self.options, **options)[1]]
 
     def wrong(self, expected):
         """What is wrong with the call as it is given, or ''."""

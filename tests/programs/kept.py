@@ -42,8 +42,8 @@ def gives_way(limit, what):
     field = {"RLIMIT_AS": "VmSize", "RLIMIT_DATA": "VmData"}[limit]
     used = 1024 * int(re.search(rf"{field}:\s*([0-9]+)", Path("/proc/self/status").read_text())[1])
     resource.setrlimit(getattr(resource, limit), (used + (1 << 20), resource.RLIM_INFINITY))
-    found = calls[what]()
-    return [kept > 0, _core.parked_bytes(), found is None]
+    returned = calls[what]()
+    return [kept > 0, _core.parked_bytes(), returned is None]
 
 
 def child():

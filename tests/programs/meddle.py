@@ -77,38 +77,38 @@ def collected_meanwhile(change, use, after):
 
 def arguments(channels=20):
     rng = np.random.default_rng(0)
-    given = {name: rng.random((50, channels), np.float32) for name in ("src", "diff_dst")}
-    given |= {name: rng.random(channels, np.float32) for name in ("mean", "variance", "gamma")}
-    sums = bn_ext.GradientSums(*list(given.values())[:3], exact=True)
+    arrays = {name: rng.random((50, channels), np.float32) for name in ("src", "diff_dst")}
+    arrays |= {name: rng.random(channels, np.float32) for name in ("mean", "variance", "gamma")}
+    sums = bn_ext.GradientSums(*list(arrays.values())[:3], exact=True)
     out = [np.full(shape, 7, np.float32) for shape in ((50, channels), channels, channels)]
-    return {**given, "epsilon": 0.5, "num_threads": 2, "out": out, "sums": sums}
+    return {**arrays, "epsilon": 0.5, "num_threads": 2, "out": out, "sums": sums}
 
 
-def arrays_of(given):
-    return [*list(given.values())[:5], *given["out"], given["sums"].array]
+def arrays_of(values):
+    return [*list(values.values())[:5], *values["out"], values["sums"].array]
 
 
 def by_methods():
     kinds = {"epsilon": Meddling, "num_threads": Meddling, "out": MeddlingList}
     names = [*kinds, "src", "diff_dst", "mean", "variance", "gamma"]
     for by, target, change in itertools.product(names, range(9), VIEWS + SIZES):
-        given = arguments()
-        array = arrays_of(given)[target]
+        values = arguments()
+        array = arrays_of(values)[target]
         kind = kinds.get(by, MeddlingArray)
-        given[by] = kind(given[by], lambda array=array, change=change: change(array))
+        values[by] = kind(values[by], lambda array=array, change=change: change(array))
         with survives:
-            bn_ext.batch_norm_backward(**given)
+            bn_ext.batch_norm_backward(**values)
 
 
 def by_garbage():
     for target, change, after in itertools.product(range(9), VIEWS, range(1, 60, 2)):
-        given = arguments()
-        array = arrays_of(given)[target]
+        values = arguments()
+        array = arrays_of(values)[target]
         if after % 4 == 1:
-            given["out"] = None
+            values["out"] = None
 
-        def call(given=given):
-            assert bn_ext.batch_norm_backward(**given).diff_src.nbytes == 4000
+        def call(values=values):
+            assert bn_ext.batch_norm_backward(**values).diff_src.nbytes == 4000
 
         collected_meanwhile(lambda array=array, change=change: change(array), call, after)
 

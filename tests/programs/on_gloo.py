@@ -50,12 +50,13 @@ def digests(rank, size):
     """Print a line for each dtype and memory format: one digest, if all deals of samples agree."""
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         for memory_format in (torch.contiguous_format, torch.channels_last):
-            found = set()
+            hashes = set()
             for deal in range(3):
                 owners = [(k * k + deal) % size if deal else size - 1 for k in range(SAMPLES)]
                 mine = [k for k in range(SAMPLES) if owners[k] == rank]
-                made = layer(torch.float64 if dtype == torch.float64 else torch.float32,
-                             whole_gradients=True)  # fmt: skip
+                made = layer(
+                    torch.float64 if dtype == torch.float64 else torch.float32, whole_gradients=True
+                )
                 results = step(made, mine, dtype, memory_format)
                 results += step(made.eval(), mine, dtype, memory_format)
                 vectors = [made.weight.grad, made.bias.grad, made.running_mean, made.running_var]
@@ -66,9 +67,9 @@ def digests(rank, size):
                 together = hashlib.sha256(
                     b"".join(value.contiguous().numpy().tobytes() for value in values)
                 )
-                found.add(together.hexdigest()[:12])
+                hashes.add(together.hexdigest()[:12])
             if rank == 0:
-                print(dtype, memory_format, *found, flush=True)
+                print(dtype, memory_format, *hashes, flush=True)
 
 
 @case
@@ -82,8 +83,8 @@ def shares(rank, size):
     shared = torch.nn.parallel.DistributedDataParallel(whole)
     for _ in range(2):
         right = step(lambda x, x1: (alone(x) + x1).relu(), range(SAMPLES), torch.float64)
-        found = step(shared, mine, torch.float64)
-        torch.testing.assert_close(found, tuple(each[mine] for each in right))
+        results = step(shared, mine, torch.float64)
+        torch.testing.assert_close(results, tuple(each[mine] for each in right))
     for ours, theirs in zip(whole.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(ours.grad * size, theirs.grad)
     torch.testing.assert_close([*whole.buffers()], [*alone.buffers()])
@@ -117,7 +118,7 @@ def elsewhere(rank, size):
 @case
 def sharded(rank, size):
     """Sharded parameters are trained like whole ones."""
-    found = []
+    results = []
     for shard in (lambda net: net, fully_shard):
         torch.manual_seed(0)
         net = torch.nn.Sequential(
@@ -131,8 +132,8 @@ def sharded(rank, size):
             net(torch.randn(2, 3, 8, 8)).pow(3).mean().backward()
             optimizer.step()
         values = net.state_dict().values()
-        found.append([getattr(v, "full_tensor", lambda v=v: v)() for v in values])
-    torch.testing.assert_close(*found)
+        results.append([getattr(v, "full_tensor", lambda v=v: v)() for v in values])
+    torch.testing.assert_close(*results)
     print("sharded\n", end="", flush=True)
 
 

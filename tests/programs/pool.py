@@ -38,17 +38,17 @@ def little_address_space():
 
 def started_together(limit):
     """Four callers grow their pools at the same time."""
-    together, found = threading.Barrier(4), []
+    together, threads = threading.Barrier(4), []
 
     def work():
         together.wait()
-        found.extend(call(4000, num_threads=k) for k in (4, 2, 4, 3, 4))
+        threads.extend(call(4000, num_threads=k) for k in (4, 2, 4, 3, 4))
 
     problem_first()
     with callers(work, 3):
         allow(limit)
         work()
-    return found
+    return threads
 
 
 def failed():
@@ -139,23 +139,23 @@ def without_a_call(others):
     return fork(), in_thread(fork)
 
 
-def with_a_team(how):
+def with_a_team(start):
     """Children of a process that has made a call; then a call of the parent."""
 
     def fork():
-        found.append(in_child(lambda: alone() and in_child(alone) and in_thread(alone)))
+        results.append(in_child(lambda: alone() and in_child(alone) and in_thread(alone)))
 
-    found = []
-    if how == "after a call":
+    results = []
+    if start == "after a call":
         together()
         fork()
         in_thread(fork)
-    elif how == "after a thread's call":
+    elif start == "after a thread's call":
         in_thread(together)
         fork()
     else:
         region(1, fork)
-    return found, together()
+    return results, together()
 
 
 def thread_that_forks(one):

@@ -68,13 +68,13 @@ def started(path, threads, within=None, limit=None):
 
 def refused(path):
     """How many threads were tried when a team could not grow; five seconds later; ten later."""
-    library, found = loaded(path), []
+    library, sizes = loaded(path), []
     allow(0)
     for seconds in (0, 5, 5):
         wait(library, seconds)
         library.run_team(8, MANY, False)
-        found.append(ctypes.c_int.in_dll(library, "started").value)
-    return found
+        sizes.append(ctypes.c_int.in_dll(library, "started").value)
+    return sizes
 
 
 if __name__ == "__main__":

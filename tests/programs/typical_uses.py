@@ -162,8 +162,8 @@ class Block:
     def __init__(self) -> None:
         self.norm = bn_ext.BatchNorm(3)
 
-    def forward(self, x: NDArray[np.float32], more: NDArray[np.float32]) -> NDArray[np.float32]:
-        return self.norm.forward(self.norm.forward(x), more)
+    def forward(self, x: NDArray[np.float32], added: NDArray[np.float32]) -> NDArray[np.float32]:
+        return self.norm.forward(self.norm.forward(x), added)
 
     def backward(self, dy: NDArray[np.float32]) -> NDArray[np.float32]:
         return self.norm.backward(dy)

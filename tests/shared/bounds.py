@@ -75,24 +75,24 @@ def statistics_errors(mean, variance, want, data, vector="float64", parts=1):
     }
 
 
-def dst_error(dst, want, data, axis, **how):
+def dst_error(dst, want, data, axis, **options):
     """The Error of a dst; the options are those of dst_bound."""
-    return error_of(dst, want.dst, dst_bound(want, data, axis, **how), short(data))
+    return error_of(dst, want.dst, dst_bound(want, data, axis, **options), short(data))
 
 
-def forward_errors(found, want, data, axis, *, added=False):
+def forward_errors(results, want, data, axis, *, added=False):
     """{output: Error} of a training step."""
     return {
-        "dst": dst_error(found.dst, want, data, axis, added=added),
-        **statistics_errors(found.mean, found.variance, want, data),
+        "dst": dst_error(results.dst, want, data, axis, added=added),
+        **statistics_errors(results.mean, results.variance, want, data),
     }
 
 
-def running_errors(found, old, new, factor, want, data, *, vector, count=None, correction=0):
+def running_errors(running, old, new, factor, want, data, *, vector, count=None, correction=0):
     """{name: Error} of running statistics: their own half ulp, and the batch's errors."""
     errors = statistics_errors(want.mean, want.variance, want, data)
     results = {}
-    for name, got, before, batch in zip(("mean", "variance"), found, old, new, strict=True):
+    for name, got, before, batch in zip(("mean", "variance"), running, old, new, strict=True):
         corrected = correction if name == "variance" else 0
         weight = np.longdouble(factor)
         new = weight * (np.longdouble(count) / (count - corrected) if corrected else 1)
@@ -108,12 +108,12 @@ def running_errors(found, old, new, factor, want, data, *, vector, count=None, c
 # ---- backward, once more ------------------------------------------------------------
 
 
-def second_errors(found, want, data, vector):
+def second_errors(results, want, data, vector):
     """{result: Error} of a double backward."""
     bounds = second_bounds(want, data)
     kinds = [short(data)] * 2 + [vector]
     return {
-        name: error_of(getattr(found, name), getattr(want, name), bounds[name], kind)
+        name: error_of(getattr(results, name), getattr(want, name), bounds[name], kind)
         for name, kind in zip(bounds, kinds, strict=True)
     }
 

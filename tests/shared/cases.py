@@ -1,6 +1,8 @@
 """Problems for the tests: one dtype table, operands by name, arrays of any layout and place."""
 
+import copy
 import math
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
@@ -32,6 +34,17 @@ def dtype(name):
 #: A dtype of texts; in NumPy 2, one of those that have no byte order.
 TEXTS = getattr(np.dtypes, "StringDType", lambda: np.dtype("U1"))()
 SHORT = [name for name in DATA_DTYPES if dtype(name).itemsize == 2]
+
+
+#: Ways to copy an object.
+COPIES = {
+    **{
+        f"pickle {n}": lambda thing, n=n: pickle.loads(pickle.dumps(thing, n))
+        for n in range(2, pickle.HIGHEST_PROTOCOL + 1)
+    },
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+}
 
 
 def bits(array):

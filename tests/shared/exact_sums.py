@@ -6,11 +6,18 @@ from math import isqrt
 import numpy as np
 from cases import dtype
 
+import bn_ext._core as _core
+
 LIMB = 40
 #: A state's number of rows -> (number of limbs, exponent of the lowest limb's unit). The first two
 #: are for gradients, the others for moments.
 STATES = {11: (8, -160), 57: (54, -1080), 20: (17, -360), 111: (108, -2200)}
 MOMENTS = (20, 111)
+#: A state's number of rows -> its format.
+STATE_FORMATS = {
+    format.rows: format
+    for format in (_core.state_format(n, m) for n in ("float32", "float64") for m in (False, True))
+}
 #: The lowest exponent that mantissas() returns: for 2**-1074, scaled to a mantissa of 53 bits.
 LOWEST = -1074 - 52
 MOST_PARTS, MOST_TERMS = 2**20 - 1, 2**43 - 1

@@ -57,9 +57,9 @@ def fp_mode_in_effect():
 
 
 @contextlib.contextmanager
-def errors(how):
+def errors(mode):
     """np.seterr(all=how), and every warning an error."""
-    with warnings.catch_warnings(), np.errstate(all=how):
+    with warnings.catch_warnings(), np.errstate(all=mode):
         warnings.simplefilter("error")
         yield
 

@@ -208,12 +208,12 @@ def population(rng, form, data, vector):
     """Channels of every kind."""
     c, m = size_of(form, data)
     with np.errstate(all="ignore"):
-        found = [channel(rng, m, data, sampled(form, data)) for _ in range(c - 1)]
+        columns = [channel(rng, m, data, sampled(form, data)) for _ in range(c - 1)]
         # One channel's diff_dst is always `swallowed`, which ruins a plain sum of floats.
-        found.append((np.ones(m), swallowed(rng, m, 0), np.ones(m), 0, 1, 1, 0, 0, 0))
+        columns.append((np.ones(m), swallowed(rng, m, 0), np.ones(m), 0, 1, 1, 0, 0, 0))
         arrays = [
             np.array(part).astype(dtype(data if name in TENSORS else vector))
-            for name, part in zip(ARRAYS, zip(*found, strict=True), strict=True)
+            for name, part in zip(ARRAYS, zip(*columns, strict=True), strict=True)
         ]
     return Population(*arrays, float(rng.choice([0, 1e-5, 0.037])))
 
@@ -272,8 +272,8 @@ def gradient(
     want, grads = computed(
         p, form, INPUTS, function, reference.batch_norm_backward, is_training=is_training
     )
-    found = bounds.errors(grads, want, data, vector, is_training=is_training, parts=parts)
-    return found, fits(p, want, data, vector)
+    errors = bounds.errors(grads, want, data, vector, is_training=is_training, parts=parts)
+    return errors, fits(p, want, data, vector)
 
 
 def gradient_sums(p, form, data, vector):
@@ -288,15 +288,15 @@ def gradient_sums(p, form, data, vector):
         sums = bn_ext.GradientSums(*arrays[:3], **options)
         return bn_ext.batch_norm_backward(*arrays, epsilon=epsilon, sums=sums, **options)
 
-    want, found = computed(p, form, INPUTS, gradient_of, reference.batch_norm_backward)
-    wrong = bounds.sum_errors(found.diff_gamma, found.diff_beta, want, data)
+    want, grads = computed(p, form, INPUTS, gradient_of, reference.batch_norm_backward)
+    wrong = bounds.sum_errors(grads.diff_gamma, grads.diff_beta, want, data)
     return wrong, fits(p, want, data, "float64")
 
 
 def training(p, form, data, vector):
     functions = bn_ext.batch_norm_training, reference.batch_norm_training
-    want, found = computed(p, form, ["src", *AFFINE], *functions)
-    wrong = bounds.forward_errors(found, want, data, FORMATS[FORMS[form][0]])
+    want, results = computed(p, form, ["src", *AFFINE], *functions)
+    wrong = bounds.forward_errors(results, want, data, FORMATS[FORMS[form][0]])
     return wrong, fits_forward(p, want, form, data)
 
 
@@ -307,8 +307,8 @@ def statistics(p, form, data, vector):
         return bn_ext.Statistics(src, data_format=data_format)
 
     functions = statistics_of, reference.batch_norm_training
-    want, found = computed(p, form, ["src"], *functions)
-    errors = bounds.statistics_errors(found.mean, found.variance, want, data)
+    want, results = computed(p, form, ["src"], *functions)
+    errors = bounds.statistics_errors(results.mean, results.variance, want, data)
     return errors, want.variance < limits.tops("float64") / p.src.shape[1]
 
 
@@ -317,14 +317,15 @@ def inference(p, form, data, vector):
     want, dst = computed(
         p, form, names, bn_ext.batch_norm_inference, reference.batch_norm_inference
     )
-    found = {"dst": bounds.dst_error(dst, want, data, FORMATS[FORMS[form][0]], from_batch=False)}
-    return found, fits_forward(p, want, form, data)
+    errors = {"dst": bounds.dst_error(dst, want, data, FORMATS[FORMS[form][0]], from_batch=False)}
+    return errors, fits_forward(p, want, form, data)
 
 
 def double_backward(p, form, data, vector, *, is_training=True):
     functions = bn_ext.batch_norm_double_backward, reference.batch_norm_double_backward
-    want, found = computed(p, form, SECOND, *functions, is_training=is_training)
-    return bounds.second_errors(found, want, data, vector), fits_second(p, want, form, data, vector)
+    want, results = computed(p, form, SECOND, *functions, is_training=is_training)
+    errors = bounds.second_errors(results, want, data, vector)
+    return errors, fits_second(p, want, form, data, vector)
 
 
 #: member: the function that measures its errors.
@@ -345,9 +346,9 @@ def measured(p, form, data, vector, member="backward", **options):
     -1 where no bound is promised.
     """
     with np.errstate(all="ignore"):
-        found, good = MEMBERS[member](p, form, data, vector, **options)
+        errors, good = MEMBERS[member](p, form, data, vector, **options)
         shares, broken = {}, []
-        for name, error in found.items():
+        for name, error in errors.items():
             share, over = error.share(), ~(error.found <= error.half_ulp + error.bound)
             if share.ndim > 1:
                 share = by_channel(share, form).max(axis=1)
@@ -384,8 +385,8 @@ def mutated(rng, p):
                 some = rng.random(c) < 0.1
                 a[rows[some], at[some]] = a[rows[some], at[some] - 1]
             for channel in np.flatnonzero(rng.random(c) < 0.1):  # equal elements stay equal
-                of = a[channel] == a[channel, rng.integers(m)]
-                a[channel, of] = nudged(rng, a[channel, of][:1])
+                equal = a[channel] == a[channel, rng.integers(m)]
+                a[channel, equal] = nudged(rng, a[channel, equal][:1])
             some = rng.random(c) < 0.03
             a[some] *= a.dtype.type(2.0) ** rng.choice([-1, 1])
         for v in (arrays[name] for name in VECTORS):

@@ -5,7 +5,7 @@ import numpy as np
 from cases import SHORT, dtype
 
 
-def judge(found, exact, sizes, name):
+def judge(results, exact, sizes, name):
     """Each array may be off by one ulp of its largest term; in float32 and float64, by three.
 
     `found`, `exact` and `sizes` (the terms' absolute values) are sequences of arrays; `found` was
@@ -15,7 +15,7 @@ def judge(found, exact, sizes, name):
     `exact` has them.
     """
     ulps = (1 if name in SHORT else 3) * np.longdouble(ml_dtypes.finfo(dtype(name)).eps)
-    for place, arrays in enumerate(zip(found, exact, sizes, strict=True)):
+    for place, arrays in enumerate(zip(results, exact, sizes, strict=True)):
         ours, right, size = (np.asarray(a).astype(np.longdouble) for a in arrays)
         for kind in (np.isnan, np.isposinf, np.isneginf):
             assert np.array_equal(kind(ours), kind(right)), (place, kind.__name__)

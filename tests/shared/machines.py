@@ -38,9 +38,9 @@ def expected():
     src, diff_dst = whole()
     gamma, beta = affine()
     statistics = bn_ext.Statistics(src, **OPTIONS)
-    how = {"epsilon": 1e-5, **OPTIONS}
-    dst, mean, variance = bn_ext.batch_norm_training(src, gamma, beta, **how)
-    grads = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, gamma, **how)
+    options = {"epsilon": 1e-5, **OPTIONS}
+    dst, mean, variance = bn_ext.batch_norm_training(src, gamma, beta, **options)
+    grads = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, gamma, **options)
     return digest(statistics), digest_of_arrays(dst, *grads)
 
 

@@ -52,10 +52,10 @@ def function_of(name):
     return getattr(bn_ext, name if name[0].isupper() else f"batch_norm_{name}")
 
 
-def taken_by(name, given):
+def taken_by(name, arguments):
     """The arguments among these that the function of this name has."""
     parameters = inspect.signature(function_of(name)).parameters
-    return {each: value for each, value in given.items() if each in parameters}
+    return {each: value for each, value in arguments.items() if each in parameters}
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class Member:
     @property
     def returns(self):
         """The kind of each result."""
-        more = ["tensor"] if "diff_src_1" in self.flags else []
-        return [*FUNCTIONS[self.function].results.values(), *more]
+        last = ["tensor"] if "diff_src_1" in self.flags else []
+        return [*FUNCTIONS[self.function].results.values(), *last]
 
     def like(self, p):
         """For each result, an array of its shape and dtype."""
@@ -95,43 +95,43 @@ class Member:
         """The results for a problem, and the other arrays that the call changed; `summed`: from
         sums of its own.
         """
-        given = self.arguments(p, **options) | (tensors or {})
-        if "workspace" in given:
-            given["workspace"] = packed(p.passes, given["src"], p.data_format)
+        arguments = self.arguments(p, **options) | (tensors or {})
+        if "workspace" in arguments:
+            arguments["workspace"] = packed(p.passes, arguments["src"], p.data_format)
         changed = []
         if self.function in ("training", "inference"):
-            changed = [name for name in CHANGED if name in given]
-            given |= {name: given[name].copy() for name in changed}
-        changed = [given[name] for name in changed]
+            changed = [name for name in CHANGED if name in arguments]
+            arguments |= {name: arguments[name].copy() for name in changed}
+        changed = [arguments[name] for name in changed]
         in_two = {"backward": backward_from_sums, "training": training_from_sums}
         if summed and self.function in in_two:
-            return in_two[self.function](given), changed
-        found = function_of(self.function)(**given)
-        return (found if isinstance(found, tuple) else (found,)), changed
+            return in_two[self.function](arguments), changed
+        result = function_of(self.function)(**arguments)
+        return (result if isinstance(result, tuple) else (result,)), changed
 
     def run(self, p, tensors=None, **options):
         """The results, and the bits of all that the call returned or changed."""
-        found, changed = self.call(p, tensors, **options)
-        return found, all_bits([*found, *changed])
+        results, changed = self.call(p, tensors, **options)
+        return results, all_bits([*results, *changed])
 
 
-def backward_from_sums(given):
-    sums = bn_ext.GradientSums(**taken_by("GradientSums", given))
-    return bn_ext.batch_norm_backward(**given, sums=sums)
+def backward_from_sums(arguments):
+    sums = bn_ext.GradientSums(**taken_by("GradientSums", arguments))
+    return bn_ext.batch_norm_backward(**arguments, sums=sums)
 
 
-def training_from_sums(given):
-    sums = bn_ext.Statistics(**taken_by("Statistics", given))
-    if "running_mean" in given:
-        sums.update_running(*(given[name] for name in (*RUNNING, *UPDATE)))
-    found, out = [sums.mean, sums.variance], given.pop("out", None) or [None] * 3
-    statistics = {"mean": found[0], "variance": found[1], "out": out[0]}
-    dst = bn_ext.batch_norm_inference(**taken_by("inference", given), **statistics)
+def training_from_sums(arguments):
+    sums = bn_ext.Statistics(**taken_by("Statistics", arguments))
+    if "running_mean" in arguments:
+        sums.update_running(*(arguments[name] for name in (*RUNNING, *UPDATE)))
+    kept, out = [sums.mean, sums.variance], arguments.pop("out", None) or [None] * 3
+    statistics = {"mean": kept[0], "variance": kept[1], "out": out[0]}
+    dst = bn_ext.batch_norm_inference(**taken_by("inference", arguments), **statistics)
     for k, array in enumerate(out[1:]):
         if array is not None:
-            array[...] = found[k]
-            found[k] = array
-    return bn_ext.BatchNormTraining(dst, *found)
+            array[...] = kept[k]
+            kept[k] = array
+    return bn_ext.BatchNormTraining(dst, *kept)
 
 
 RELU, EXACT, ADD = {"relu": True}, {"exact": True}, {"relu": True, "diff_src_1": True}
@@ -171,11 +171,11 @@ def problem(rng, shape, data_format, *types):
 
 def laid(p, tensor, vector=lambda array: array):
     """The problem with its tensors and its vectors as these functions give them."""
-    found = copy.copy(p)
+    problem = copy.copy(p)
     for name, array in vars(p).items():
         if isinstance(array, np.ndarray) and name not in ("passes", "workspace", "sums"):
-            setattr(found, name, tensor(array) if array.shape == p.src.shape else vector(array))
-    return found
+            setattr(problem, name, tensor(array) if array.shape == p.src.shape else vector(array))
+    return problem
 
 
 #: Arrays of a problem for results, by their kind.
@@ -191,20 +191,20 @@ def calls(p, **options):
     frozen = {"is_training": False}
     for member in MEMBERS.values():
         function = function_of(member.function)
-        given = member.arguments(p, **options)
+        arguments = member.arguments(p, **options)
         modes = [{}, frozen] if taken_by(member.function, frozen) else [{}]
         for mode, out in itertools.product(modes, outs(p, member)):
             yield functools.partial(function, **member.arguments(p, out=out, **options, **mode))
         if member.function == "training":
-            yield functools.partial(bn_ext.Statistics, **taken_by("Statistics", given))
+            yield functools.partial(bn_ext.Statistics, **taken_by("Statistics", arguments))
         if member.function == "backward":
-            yield functools.partial(bn_ext.GradientSums, **taken_by("GradientSums", given))
-            how = {"data_format": p.data_format, "exact": "exact" in given}
-            how["num_threads"] = options.get("num_threads")
-            sums = bn_ext.GradientSums(p.src, p.diff_dst, p.mean, **how)
+            yield functools.partial(bn_ext.GradientSums, **taken_by("GradientSums", arguments))
+            shared = {"data_format": p.data_format, "exact": "exact" in arguments}
+            shared["num_threads"] = options.get("num_threads")
+            sums = bn_ext.GradientSums(p.src, p.diff_dst, p.mean, **shared)
             if not sums.exact:
                 sums._sums = p.sums
-            yield functools.partial(function, **given, sums=sums, out=next(outs(p, member)))
+            yield functools.partial(function, **arguments, sums=sums, out=next(outs(p, member)))
     vectors = p.beta, p.mean, p.variance, p.gamma
     epsilon = options["epsilon"]
     yield functools.partial(bn_ext.batch_norm_statistics_backward, *vectors, epsilon=epsilon)
@@ -213,5 +213,5 @@ def calls(p, **options):
 def outs(p, member):
     """`out` with arrays of its own, and with tensors in place of the last operands."""
     for names in (OUTS["tensor"], member.reads[-member.returns.count("tensor") :]):
-        given = {kind: iter(OUTS[kind]) for kind in OUTS} | {"tensor": iter(names)}
-        yield tuple(getattr(p, next(given[kind])) for kind in member.returns)
+        kinds = {kind: iter(OUTS[kind]) for kind in OUTS} | {"tensor": iter(names)}
+        yield tuple(getattr(p, next(kinds[kind])) for kind in member.returns)

@@ -46,8 +46,8 @@ class Columns:
         if len(src):
             columns = src.shape[1]
             case = self.case(columns, {"src": src, "diff_dst": diff_dst})
-            found = expected(("sum", "gradients"), case, rows)
-            self.planes[:, :columns] = found["sums"]
+            terms = expected(("sum", "gradients"), case, rows)
+            self.planes[:, :columns] = terms["sums"]
 
     def strands(self, *operands):
         """Add (rows, columns) operands: block g has row g of each of up to four strands."""
@@ -69,12 +69,12 @@ class Columns:
 
     def channels(self, each):
         """Add up the columns of each channel, which are neighbors: (PLANES, channels)."""
-        found = []
+        sums = []
         for own in np.split(self.planes, self.planes.shape[1] // each, axis=1):
             case = Case(self.dtype, {}, self.coefs, own)
             with np.errstate(all="ignore"):
-                found.append(sum_columns(case, own))
-        return np.array(found).T
+                sums.append(sum_columns(case, own))
+        return np.array(sums).T
 
 
 # ---- the chunks of each form, in order: (PLANES, channels) each ---------------------------
@@ -129,12 +129,12 @@ def long_runs(dtype, mean, *operands):
 
 
 def of_each_channel(dtype, mean, operands):
-    found, walk = [], one_behind_the_other if len(operands[0]) == 1 else abreast
+    by_channel, walk = [], one_behind_the_other if len(operands[0]) == 1 else abreast
     for c, m in enumerate(mean):
         sums = Columns(dtype, np.full(stretch_of(dtype), m))
         walk(sums, *(a[:, c] for a in operands))
-        found.append(sums.channels(stretch_of(dtype)))
-    return np.hstack(found)
+        by_channel.append(sums.channels(stretch_of(dtype)))
+    return np.hstack(by_channel)
 
 
 def one_behind_the_other(sums, *operands):

@@ -22,19 +22,19 @@ def python(*arguments, cwd=None, timeout=120, **environment):
     )
 
 
-def python_code(code, *options, **more):
+def python_code(code, *options, **environment):
     """Run code that imports the installed package, not files of the current folder."""
-    return python("-P", *options, "-c", code, **more)
+    return python("-P", *options, "-c", code, **environment)
 
 
-def strict(code, **more):
+def strict(code, **environment):
     """python_code with warnings as errors, and without a forced level."""
-    return python_code(code, "-W", "error", **{"BN_EXT_ISA": None, **more})
+    return python_code(code, "-W", "error", **{"BN_EXT_ISA": None, **environment})
 
 
-def printed_by(code, *options, **more):
+def printed_by(code, *options, **environment):
     """Run code, which must succeed; return what it prints."""
-    return printed(python_code(code, *options, **more))
+    return printed(python_code(code, *options, **environment))
 
 
 def printed(done):
@@ -48,8 +48,8 @@ def run(program, function, *arguments, **environment):
 
     The test is skipped if the function needs libgomp, and bn_ext has another runtime.
     """
-    path, given = PROGRAMS / f"{program}.py", json.dumps(arguments)
-    found = json.loads(printed(python(path, function, given, **environment)).splitlines()[-1])
-    if found == "no libgomp":
+    path, text = PROGRAMS / f"{program}.py", json.dumps(arguments)
+    answer = json.loads(printed(python(path, function, text, **environment)).splitlines()[-1])
+    if answer == "no libgomp":
         pytest.skip("not linked against libgomp")
-    return found
+    return answer

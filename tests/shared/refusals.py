@@ -86,7 +86,8 @@ def check_refused(kind, message, call, given, dry_run=None):
     assert (all_bits(arrays), [sys.getrefcount(a) for a in arrays]) == before
     assert len(text) < 400
     taken = inspect.signature(call).parameters.keys()
-    assert ":" not in text or {*re.findall(r"\w+", text.partition(":")[0])} <= {"and", *taken}
+    names = re.sub(r"^\w+ in out:", "out:", text).partition(":")[0]
+    assert ":" not in text or {*re.findall(r"\w+", names)} <= {"and", *taken}
     follow(text, call, given)
     return text
 
@@ -96,8 +97,9 @@ def follow(text, call, given):
     named = "|".join(given)
     said = re.findall(
         rf"(?:pass|if not,|or) ((?:np\.|(?=\w+\.(?:filled|toarray))).*?\b({named})\b.*?\))"
-        "(?= for|, which|, and|, or|;|$)", text
-    )  # fmt: skip
+        "(?= for|, which|, and|, or|;|$)",
+        text,
+    )
     assert said or not re.search(r"pass (np\.|\w+\.(filled|toarray))", text)
     for advice, name in said:
         value = eval(advice, {"np": np, "ml_dtypes": ml_dtypes, name: given[name], "value": 0.0})

@@ -44,8 +44,8 @@ class Sheet:
 
     def call(self, arguments):
         """The results, as a tuple."""
-        found = self.operator(**arguments)
-        return found if isinstance(found, tuple) else (found,)
+        results = self.operator(**arguments)
+        return results if isinstance(results, tuple) else (results,)
 
     def __call__(self, p, carry=lambda array: array, **changed):
         return self.call({**self.arguments(p, carry), **self.fixed, **changed})
@@ -110,8 +110,8 @@ def forward_of(p, *, is_training=True, factor=1, correction=0, **options):
     """
     options = {"epsilon": EPSILON, "data_format": p.data_format, **options}
     if not is_training:
-        given = p.src, p.mean, p.variance, p.gamma, p.beta
-        return [bn_ext.batch_norm_inference(*given, **options)]
+        arrays = p.src, p.mean, p.variance, p.gamma, p.beta
+        return [bn_ext.batch_norm_inference(*arrays, **options)]
     running = [a.astype(np.float32) for a in (p.mean, p.variance)]
     dst, *batch = bn_ext.batch_norm_training(
         p.src, p.gamma, p.beta, running_mean=running[0], running_variance=running[1],

@@ -97,9 +97,9 @@ class Kernels:
             for place in range(0, len(x), 32):
                 part = x[place : place + 32]
                 size = x.dtype.type(len(part))
-                of = self.add(part) / size
-                apart = self.add((part - of) ** 2)
-                both, step = count + size, of - mean
+                means = self.add(part) / size
+                apart = self.add((part - means) ** 2)
+                both, step = count + size, means - mean
                 mean = mean + step * (size / both)
                 square = square + apart + step * step * (count * size / both)
                 count = both

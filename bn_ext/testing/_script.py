@@ -1,0 +1,157 @@
+"""The smallest program that shows a mistake: shapes cut, then numbers rounded, while it fails."""
+
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bn_ext._core as _core
+from bn_ext.testing._cases import TENSORS, Case, as_set
+
+#: Does the function still go wrong with these arrays, channels last? Then the case, else None.
+Fails = Callable[[dict[str, Any]], Case | None]
+
+
+def program(
+    function: Callable[..., Any], case: Case, result: str, verdict: Callable[[Case], bool],
+    *, seconds: float = 10, load: str = "",
+) -> str:  # fmt: skip
+    """A program that needs NumPy and the function alone; `load`: the lines that import it;
+    `verdict`: is the result wrong in a case?
+    """
+    end = time.monotonic() + seconds
+    smallest, stopped = case, False
+    arrays = {**case.arrays, **case.more}
+    start = {
+        name: np.moveaxis(a, case.axis, -1) if name in TENSORS else a
+        for name, a in arrays.items()
+        if name not in ("dst", "mean", "variance")
+    }
+
+    def fails(change: dict[str, Any]) -> Case | None:
+        nonlocal smallest, stopped
+        if time.monotonic() > end:
+            stopped = True
+            return None
+        values = {n: None if a is None else a.astype(np.float64) for n, a in change.items()}
+        with _core.DefaultMode():
+            made = case.kind.random(
+                case.name, change["src"].shape, case.src.dtype,
+                as_set(**values, epsilon=case.epsilon),
+            )  # fmt: skip
+        if not made.src.size or not verdict(made):
+            return None
+        smallest = made
+        return made
+
+    if fails(start):  # or given statistics, or exact sums, are what shows it
+        _simplified(start, fails)
+    return _text(function, smallest, result, load, stopped * f", stopped after {seconds:g} s")
+
+
+def _simplified(arrays: dict[str, Any], fails: Fails) -> None:
+    """Cut axes, rows and channels; then round numbers."""
+    ndim = arrays["src"].ndim
+    flat = {
+        n: a.reshape(-1, a.shape[-1]) if n in TENSORS and a is not None else a
+        for n, a in arrays.items()
+    }
+    arrays = flat if ndim > 2 and fails(flat) else arrays
+    for axis in (*range(arrays["src"].ndim), 0):
+        arrays = _cut(arrays, axis, fails)
+    for name in arrays:
+        for change in _simpler(arrays[name]):
+            if fails(other := {**arrays, name: change}):
+                arrays = other
+                break
+
+
+def _cut(arrays: dict[str, Any], axis: int, fails: Fails) -> dict[str, Any]:
+    """Leave out as many slices of an axis as can be: halves first, one by one at last."""
+    channels = axis == arrays["src"].ndim - 1
+    size = length = arrays["src"].shape[axis]
+    while size > 1:
+        size, place = -(-size // 2), 0
+        while place < length > 1:
+            gone = slice(place, place + size)
+            other = {
+                n: np.delete(a, gone, axis if n in TENSORS else 0)
+                if a is not None and (n in TENSORS or channels)
+                else a
+                for n, a in arrays.items()
+            }
+            if other["src"].shape[axis] and fails(other):
+                arrays, length = other, other["src"].shape[axis]
+            else:
+                place += size
+    return arrays
+
+
+def _simpler(array: Any) -> Iterator[Any]:
+    """The same with fewer digits, the fewest first."""
+    if array is not None:
+        wide = array.astype(np.float64)
+        yield np.ones_like(wide)
+        with np.errstate(all="ignore"):
+            digits = np.floor(np.log10(abs(np.where(np.isfinite(wide) & (wide != 0), wide, 1))))
+        for count in (0, 1, 2):
+            yield np.round(wide / 10.0**digits, count) * 10.0**digits
+
+
+def _text(function: Any, case: Case, result: str, load: str, stopped: str) -> str:
+    """The program, in lines."""
+    right, bounds = case.exact()[result]
+    number = "float64" if case.data == "float64" else "float32"
+    name = getattr(function, "__qualname__", "function")
+    lines = [
+        f'"""{name}: {result} is wrong, as in the case "{case.name}"{stopped}."""', "",
+        "import sys", "", "import numpy as np", "",
+    ]  # fmt: skip
+    lines += (load or _loading(function)).splitlines()
+    lines += ["", "inf, nan = np.inf, np.nan"]
+    if case.data == "bfloat16":
+        lines.append("import ml_dtypes")
+    for argument, array in {**case.arrays, **case.more}.items():
+        if array is None:
+            lines.append(f"{argument} = None")
+            continue
+        data = array.dtype.name
+        dtype = "ml_dtypes.bfloat16" if data == "bfloat16" else f'"{data}"'
+        lines.append(f"{argument} = np.array({_literal(array)}).astype({dtype})")
+    more = "".join(f", {n}={n}" for n in case.more)
+    lines += [
+        f"got = function({', '.join(case.arrays)}, epsilon={case.epsilon!r}{more})",
+        f"got = got[{case.results.index(result)}] if isinstance(got, (tuple, list)) else got",
+        f"got = np.asarray(got, {number!r})",
+        f"right = np.array({_literal(right.astype(number))})",
+        f"limit = np.array({_literal((1.01 * bounds[1]).astype(np.float16))})",
+        f'print("{result}, got:", got, "right:", right, sep="\\n")',
+        "good = (got == right) | (abs(got - right) <= limit) | (np.isnan(got) & np.isnan(right))",
+        "sys.exit(int(not good.all()))",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _literal(array: Any) -> Any:
+    """Nested lists of the shortest numbers."""
+    numbers = [float(str(number)) for number in array.ravel()]
+    return np.array(numbers).reshape(array.shape).tolist()
+
+
+def _loading(function: Any) -> str:
+    """Lines that import a function, as `function`."""
+    module, name = (getattr(function, n, "") for n in ("__module__", "__qualname__"))
+    if not module or not name.isidentifier():
+        return f"function = ...  # {name or 'the function'} goes here"
+    try:
+        path = Path(inspect.getfile(function)).resolve()
+    except (TypeError, OSError):
+        return f"from {module} import {name} as function"
+    module = path.stem if module == "__main__" else module
+    if not module.replace(".", "").isidentifier():
+        return f"function = ...  # {name} goes here"
+    folder = path.parents[module.count(".")]
+    return f"sys.path.insert(0, {str(folder)!r})\nfrom {module} import {name} as function"

@@ -1,0 +1,232 @@
+"""Mistakes that people make, as variations of the formulas: what a function is *as if*."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import bn_ext._core as _core
+from bn_ext._dtypes import DTYPES
+from bn_ext.testing import _formulas, _limits as limits
+from bn_ext.testing._cases import OPERANDS, TENSORS, Case
+
+#: Without types of its own.
+formulas: Any = _formulas
+Values = dict[str, Any]
+
+
+class Varied:
+    """A case whose right results can be had for other arguments, in long doubles."""
+
+    def __init__(self, case: Case, right: Values) -> None:
+        self.case, self.right, arrays = case, right, case.judged_arrays()
+        kind = replace(case.kind, own_statistics=False)
+        self.training = kind.operation == "training"
+        if self.training:  # as an inference with the batch's statistics, which can be varied
+            kind = replace(kind, operation="inference")
+            arrays = {**arrays, **self.own(case.src)}
+        self.arrays = {name: arrays[name] for name in OPERANDS[kind.operation]}
+        self.base, self.channels = replace(case, kind=kind), case.src.shape[case.axis]
+        self.m = case.src.size // self.channels
+        gamma = self.arrays["gamma"]
+        self.gamma = np.ones(self.channels) if gamma is None else gamma
+        self.variance = np.asarray(self.arrays["variance"]).astype(np.longdouble)
+
+    def own(self, src: Any) -> Values:
+        """The batch's statistics."""
+        how = {"epsilon": 1, "axis": self.case.axis, "wide": np.longdouble}
+        found = formulas.batch_norm_training(src, **how)
+        return {"mean": found.mean, "variance": found.variance}
+
+    def of(self, *, epsilon: float | None = None, more: Any = None, **other: Any) -> Values:
+        """The results for other arrays, another epsilon, or another Kind."""
+        arrays = {name: other.pop(name, array) for name, array in self.arrays.items()}
+        made = replace(
+            self.base, kind=replace(self.base.kind, **other), arrays=arrays,
+            epsilon=self.case.epsilon if epsilon is None else epsilon,
+            more=self.case.more if more is None else more,
+        ).values()  # fmt: skip
+        if self.training:
+            made |= {name: np.asarray(arrays[name]) for name in ("mean", "variance")}
+            self.case.update(made)
+        return {name: made[name] for name in self.right if name in made}
+
+    def rows(self, array: Any) -> Any:
+        return formulas.by_channel(array, self.case.axis).astype(np.longdouble)
+
+    def back(self, rows: Any) -> Any:
+        return formulas.as_before(rows, self.case.src, self.case.axis)
+
+    def through(self, statistic: str) -> Values:
+        """The gradient through one statistic alone; what passes through the mean is the mean of the
+        gradient for constant statistics.
+        """
+        frozen = self.of(is_training=False)["diff_src"]
+        mean = self.back(self.rows(frozen).mean(axis=1, keepdims=True))
+        return {"diff_src": frozen - mean if statistic == "mean" else self.right["diff_src"] + mean}
+
+    def divided(self, by: float) -> Values:
+        """The gradient with another divisor of sums."""
+        frozen = self.of(is_training=False)["diff_src"]
+        return {"diff_src": frozen + self.m / by * (self.right["diff_src"] - frozen)}
+
+    def scaled(self, of_variance: Callable[[Any], Any]) -> Values:
+        """For another variance + epsilon."""
+        made = self.of(variance=of_variance(self.variance), epsilon=0.0)
+        return {**made, **{n: self.right[n] for n in ("mean", "variance") if n in made}}
+
+    def unbiased(self) -> Values:
+        return self.of(variance=self.variance * self.m / max(1, self.m - 1))
+
+    def summed(self, end: int = 0, multiple: int = 0) -> Values:
+        """Sums of the rows before `end`, or before the last multiple."""
+        end = self.m // multiple * multiple if multiple else end
+        kept = np.broadcast_to(np.arange(self.m) < end, (self.channels, self.m))
+        if self.training:
+            src = self.rows(self.case.src)
+            mean = (src * kept).sum(axis=1) / self.m
+            square = ((src - mean[:, None]) ** 2 * kept).sum(axis=1) / self.m
+            return self.of(mean=mean, variance=square)
+        diff_dst = np.where(self.back(kept), self.case.arrays["diff_dst"], 0)
+        part, whole = self.of(diff_dst=diff_dst), self.of(is_training=False)
+        if self.case.kind.is_training:  # what passes through sums is of those rows alone
+            less = self.of(diff_dst=diff_dst, is_training=False)["diff_src"]
+            whole["diff_src"] = whole["diff_src"] + (part["diff_src"] - less)
+        return {**part, "diff_src": whole["diff_src"]}
+
+    def cut(self, axis: int, end: int = 0, multiple: int = 0) -> Values:
+        """The tensors, 0 from a channel (axis 0) or a row (1) on."""
+        size = self.m if axis else self.channels
+        places = np.arange(size) < (size // multiple * multiple if multiple else end)
+        kept = self.back(places if axis else places[:, None])
+        return {n: np.where(kept, a, 0) for n, a in self.right.items() if n in TENSORS}
+
+    def turned(self) -> Values:
+        """Where memory of NXC is read as NCX, or the other way round."""
+        other, shape = ("NCX", 1) if self.case.axis == -1 else ("NXC", -1), self.case.src.shape
+        new = np.moveaxis(self.case.src, self.case.axis, other[1]).shape
+
+        def read(arrays: Mapping[str, Any]) -> Values:
+            return {n: a.reshape(new) if n in TENSORS else a for n, a in arrays.items()}
+
+        made = replace(
+            self.case, kind=replace(self.case.kind, data_format=other[0]),
+            arrays=read(self.case.arrays), more=read(self.case.more),
+        ).values()  # fmt: skip
+        return {
+            n: made[n].reshape(shape) if n in TENSORS else made[n] for n in self.right if n in made
+        }
+
+    def swapped(self, one: str, other: str) -> Values:
+        return {one: self.right[other], other: self.right[one]}
+
+    def mean_in_variance(self) -> Values:
+        """Of a double backward: variance = mean((src - stopped mean)**2)."""
+        p = self.arrays
+        dy, g, xc = (self.rows(p[name]) for name in ("diff_dst", "diff_diff_src", "src"))
+        xc = xc - np.asarray(p["mean"]).astype(np.longdouble)[:, None]
+        cube = (self.variance + np.longdouble(self.case.epsilon)) ** -1.5
+        gone = ((dy * xc).mean(axis=1) * g.mean(axis=1) * cube)[:, None]
+        gone = gone * formulas.column(p["gamma"], np.longdouble, 1)
+        return {"diff_src": self.right["diff_src"] - self.back(gone)}
+
+
+def _root(epsilon: Any) -> Callable[[Any], Any]:
+    return lambda variance: (np.sqrt(variance) + np.longdouble(epsilon)) ** 2
+
+
+_FORWARD, _GRADIENT = ("training", "inference"), ("backward",)
+_GIVEN = "inference", "backward", "double_backward"
+_ALL = *_FORWARD, *_GRADIENT, "double_backward"
+#: {what a function is as if: (operations, the results)}
+VARIATIONS: dict[str, tuple[tuple[str, ...], Callable[[Varied], Values]]] = {
+    "rstd is constant": (_GRADIENT, lambda v: v.through("mean")),
+    "the mean is constant": (_GRADIENT, lambda v: v.through("rstd")),
+    "statistics are constant": (_GIVEN[1:], lambda v: v.of(is_training=False)),
+    "the mean in the variance is constant": (_GIVEN[2:], Varied.mean_in_variance),
+    "the divisor is n - 1": (_GRADIENT, lambda v: v.divided(max(1, v.m - 1))),
+    "the divisor is the images": (_GRADIENT, lambda v: v.divided(len(v.case.src))),
+    "sums are not divided": (_GRADIENT, lambda v: v.divided(1)),
+    "epsilon is outside the root": (_ALL, lambda v: v.scaled(_root(v.case.epsilon))),
+    "epsilon is missing": (_ALL, lambda v: v.of(epsilon=0.0)),
+    "epsilon is always 1e-5": (_ALL, lambda v: v.of(epsilon=1e-5)),
+    "epsilon is always 1e-3": (_ALL, lambda v: v.of(epsilon=1e-3)),
+    "the variance is unbiased": (_ALL, Varied.unbiased),
+    "the variance is the deviation": (_ALL, lambda v: v.scaled(
+        lambda variance: (variance + np.longdouble(v.case.epsilon)) ** 2)),
+    "gamma is missing": (_ALL, lambda v: v.of(gamma=None)),
+    "gamma is 1 + gamma": (_ALL, lambda v: v.of(gamma=v.gamma + 1)),
+    "gamma's sign is lost": (_ALL, lambda v: v.of(gamma=abs(v.gamma))),
+    "beta is missing": (_FORWARD, lambda v: v.of(beta=None)),
+    "gamma and beta are swapped": (_FORWARD, lambda v: v.of(
+        gamma=v.arrays["beta"], beta=v.arrays["gamma"])),
+    "diff_gamma and diff_beta are swapped": (
+        _GRADIENT, lambda v: v.swapped("diff_gamma", "diff_beta")),
+    "mean and variance are swapped": (_FORWARD[:1], lambda v: v.swapped("mean", "variance")),
+    "rstd is returned for the variance": (_FORWARD[:1], lambda v: {
+        "variance": 1 / np.sqrt(v.variance + np.longdouble(v.case.epsilon))}),
+    "diff_gamma has no rstd": (_GRADIENT, lambda v: {"diff_gamma": v.right["diff_gamma"] * np.sqrt(
+        v.variance + np.longdouble(v.case.epsilon))}),
+    "diff_gamma and diff_beta are divided by n": (_GRADIENT, lambda v: {
+        n: v.right[n] / v.m for n in ("diff_gamma", "diff_beta")}),
+    "momentum is the other convention": (_FORWARD[:1], lambda v: v.case.update(
+        {**v.right}, other=True)),
+    "given statistics are ignored": (_GIVEN, lambda v: v.of(**v.own(v.case.src))),
+    "the ReLU is missing": (_ALL[:3], lambda v: v.of(relu=False, more={
+        n: np.ones_like(a) if n == "dst" else a for n, a in v.case.more.items()})),
+    "layouts are confused": (_ALL, Varied.turned),
+    **{f"sums miss the last rows after a multiple of {k}": (
+        ("training", "backward"), partial(Varied.summed, multiple=k))
+       for k in (2, 4, 8, 16, 32, 64, 128, 256)},
+    **{f"sums miss rows from {k} on": (("training", "backward"), partial(Varied.summed, end=k))
+       for k in (256, 1024, 4096, 16_384, 65_536)},
+    **{f"the last {name} after a multiple of {k} are 0": (
+        _ALL, partial(Varied.cut, axis=axis, multiple=k))
+       for axis, name in enumerate(("channels", "rows")) for k in (2, 4, 8, 16, 32, 64, 128)},
+    **{f"{name} from {k} on are 0": (_ALL, partial(Varied.cut, axis=axis, end=k))
+       for axis, name in enumerate(("channels", "rows")) for k in (64, 128, 256, 512, 1024, 4096)},
+}  # fmt: skip
+
+
+def fitting(
+    case: Case, exact: Mapping[str, Any], results: Mapping[str, Any], at: Any,
+    names: Iterable[str] | None,
+) -> list[str]:  # fmt: skip
+    """Which of these variations, or of all, give the results; `at`: a result's element, which is
+    wrong with the function, and so must be with a variation.
+    """
+    if names is None:
+        names = [name for name, (of, _) in VARIATIONS.items() if case.kind.operation in of]
+    with _core.DefaultMode():
+        varied = Varied(case, {name: right for name, (right, _) in exact.items()})
+        return [name for name in names if _fits(varied, name, exact, results, at)]
+
+
+def _fits(
+    varied: Varied, name: str, exact: Mapping[str, Any], results: Mapping[str, Any], at: Any
+) -> bool:
+    try:
+        values = {**varied.right, **VARIATIONS[name][1](varied)}
+    except (TypeError, KeyError):  # without gamma; no running statistics
+        return False
+    result, element = at
+    right, bounds = exact[result]
+    if not abs(values[result][element] - right[element]) > bounds[0][element]:
+        return False
+    for result, got in results.items():
+        right, bounds = exact[result]
+        if got.shape != right.shape:
+            return False
+        want, finite = values[result], np.isfinite(right)
+        finite &= np.isfinite(want) & np.isfinite(bounds[1])
+        kinds = str(got.dtype), limits.arithmetic(varied.case.data)
+        unit = max(limits.unit(kind) for kind in kinds if kind in DTYPES)
+        sizes = [abs(np.where(finite, a, 0)).max(initial=0) for a in (want, right)]
+        room = 2 * bounds[1] * max(1, sizes[0] / sizes[1] if sizes[1] else 1) + 16 * unit * abs(
+            want
+        )
+        if (finite & ~(abs(got.astype(np.longdouble) - want) <= room)).any():
+            return False
+    return True
