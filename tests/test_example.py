@@ -110,7 +110,7 @@ def test_interrupted(example, monkeypatch, tmp_path, capsys, steps, epochs):
 
 
 @pytest.mark.parametrize(
-    ("level", "threads"), zip(bn_ext.available_isas(), itertools.cycle([16, 1]), strict=False)
+    ("level", "threads"), [*zip(bn_ext.available_isas(), itertools.cycle([16, 1]), strict=False)]
 )
 def test_a_training_has_the_weights_that_the_readme_says(level, threads):
     done = python(ROOT / "examples" / "same_bits.py", "--threads", threads, BN_EXT_ISA=level)

@@ -63,7 +63,7 @@ SHAPES: dict[str, dict[DataFormat, list[tuple[int, ...]]]] = {
     # Split by the number of tasks and the bytes of a strand (0: 4096 bytes); rows overlap.
     "large": {
         "NXC": [(20_000, 128), (67_100, 128), (17_500, 0)],
-        "NCX": [(300, 2, 1100), (3, 2, 200_000), (3, 64, 16_900)],
+        "NCX": [(300, 2, 1100), (3, 2, 200_000), (3, 64, 16_900), (1, 3, 270_336)],
     },
     # Large, too; the last chunk ends within a group, the second's last strand is shorter.
     "seams": {"NCX": [(2, 2, 20_000)], "NXC": [(19_929, 128)]},
@@ -141,11 +141,13 @@ def problems(dtype: Dtype, kinds: str) -> Iterator[Problem]:
 
 #: {kinds of problems: modes of calls}; for large problems, only functions that sum are called.
 MODES = {
-    "dense gapped": ("training", "frozen", "forward", "gated", "double training", "double frozen"),
+    "dense gapped": (
+        "training", "frozen", "forward", "gated", "double training", "double frozen", "in place",
+    ),
     "large": ("large", "large forward"),
     "seams": ("seams", "seams forward"),
     "exact": ("exact", "passed"),
-}
+}  # fmt: skip
 #: The first 16 digits of the SHA-256 of what a mode's calls return, for each of DTYPES.
 DIGESTS = {
     "training": "7222834f54cf67de 81c2408faa302a82 f1c80cf55e37ed7e dde276e799796375",
@@ -154,13 +156,22 @@ DIGESTS = {
     "gated": "79dfc0026777b2ed 2a3fbde37e271d44 13b62859a9860d87 4175163dd2735d30",
     "double training": "91de4ae683d2f3c7 6db6619afe019313 53e8dd3fd4d7222d 7f0b100cf97b5ec0",
     "double frozen": "3e6a9935c5a47d83 dd7e45a8b7f8886c d56d7fe8579eb498 0a2bf674bdb6b790",
-    "large": "5b6aed1b5b6764a3 1fff436f53e07322 2bed0fb8c2e6ba0c a486a63061e72a3b",
-    "large forward": "25393810cb806f91 9ab6481e63363924 917f22282d19a244 85a87d1b5c69b7fa",
+    "in place": "7034e3c38a5cee65 0de62075bb41330b aa33fc992236c91c 768ddc26cdfacfd8",
+    "large": "65299fb08449f3c2 72afde801e56d2ac b18a280b76d3242f d622272827c3d283",
+    "large forward": "7345de5d2076b8b2 597f960eac09a136 6a15695378d686a6 024930f4c9e16b5e",
     "seams": "0cf2eef92746733c 879852d4619f5dec f901569588e23e8e 56e83643ef96e8b5",
     "seams forward": "c25ee6ceaf446066 93d6dde969e221a8 5a8fa5642978a85f 711227570ad020c5",
     "exact": "73ff3dc95a7084ac 00712784e98f5b4a 827bfcfcf352f103 0e9151f6406bcf18",
     "passed": "730739ce1a51111b 0d8c3eb9c15e31ca 8f89205e91063aea a5f8cb47c7405f08",
 }
+
+
+def _own(array: Array) -> Array:
+    """A copy, with gaps if the array has some."""
+    room = np.empty([n + 3 * (not array.flags.c_contiguous) for n in array.shape], array.dtype)
+    view: Array = room[tuple(slice(n) for n in array.shape)]
+    view[...] = array
+    return view
 
 
 def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> Iterator[Array]:
@@ -200,6 +211,21 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
         yield _functions.batch_norm_inference(*forward, **options)
         yield workspace[: -2 * src.ndim]  # the bits
         yield from _functions.batch_norm_backward(*backward, **options)
+    elif mode == "in place":  # of src, of diff_dst, and of what else has their shape
+        mine = _own(src)
+        yield from _functions.batch_norm_training(
+            mine, gamma, beta, out=(mine, None, None), **options
+        )
+        mine = _own(src)
+        yield _functions.batch_norm_inference(mine, *forward[1:], out=mine, **options)
+        for frozen in (False, True):
+            mine, options["is_training"] = _own(other), not frozen
+            out = mine, None, None
+            yield from _functions.batch_norm_backward(src, mine, *backward[2:], out=out, **options)
+            mine, more = _own(other), _own(other[::-1])
+            yield from _functions.batch_norm_double_backward(
+                src, mine, *backward[2:], more, variance, mean, out=(more, mine, None), **options
+            )
     elif mode.startswith("double"):
         yield from _functions.batch_norm_double_backward(
             *backward, other[::-1], variance, mean, is_training=training, **options
