@@ -69,16 +69,13 @@ cdef class StateFormat:
     cdef const bn_format *row
     cdef readonly int rows  # of a state
 
-
-cdef StateFormat new_format(int dtype, bint of_moments):
-    cdef StateFormat format = StateFormat()
-    format.row = format_of(dtype, of_moments)
-    format.rows = rows_of_state(format.row)
-    return format
+    def __cinit__(self, str dtype, bint of_moments):
+        self.row = format_of(DTYPES.index(dtype), of_moments)
+        self.rows = rows_of_state(self.row)
 
 
-cdef dict STATE_FORMATS = {(name, of_moments): new_format(code, of_moments)
-                           for code, name in enumerate(DTYPES) for of_moments in (False, True)}
+cdef dict STATE_FORMATS = {(dtype, of_moments): StateFormat(dtype, of_moments)
+                           for dtype in DTYPES for of_moments in (False, True)}
 
 
 def state_format(str dtype, bint of_moments):
@@ -114,14 +111,14 @@ cdef object as_state(object state, StateFormat format, int64_t *count):
     return a
 
 
-def state_count(state, StateFormat format):
+def state_count(state, StateFormat format not None):
     """The number of elements per channel in a state."""
     cdef int64_t count
     as_state(state, format, &count)
     return count
 
 
-def state_sums(state, StateFormat format):
+def state_sums(state, StateFormat format not None):
     """The two sums of each channel of a state, each rounded once."""
     cdef int64_t count, wrong = -1
     cdef uint64_t mode
@@ -136,7 +133,7 @@ def state_sums(state, StateFormat format):
     return result
 
 
-def canonical_state(state, StateFormat format):
+def canonical_state(state, StateFormat format not None):
     """A new state in the unique form, as if it had been computed in one part."""
     cdef int64_t count, wrong = -1
     copy = as_state(state, format, &count).copy()
@@ -147,7 +144,7 @@ def canonical_state(state, StateFormat format):
     return copy
 
 
-def added_states(state, other, StateFormat format):
+def added_states(state, other, StateFormat format not None):
     """The sum of two states."""
     return of_few_parts(state, format) + of_few_parts(other, format)
 
@@ -160,7 +157,7 @@ cdef object of_few_parts(object state, StateFormat format):
     return canonical_state(a, format) if many else a
 
 
-def state_without(state, part, StateFormat format, str name):
+def state_without(state, part, StateFormat format not None, str name):
     """The canonical state of a total from which a part is taken out. If it was no part, other
     functions find the result impossible."""
     rest = canonical_state(state, format)
@@ -174,7 +171,7 @@ def state_without(state, part, StateFormat format, str name):
     return rest
 
 
-def pack_state(state, StateFormat format):
+def pack_state(state, StateFormat format not None):
     """The state in its canonical form, without limbs that are 0 in all channels; and which rows
     are left."""
     packed = canonical_state(state, format)
@@ -186,7 +183,7 @@ def pack_state(state, StateFormat format):
     return packed[left], left
 
 
-def unpack_state(packed, left, StateFormat format):
+def unpack_state(packed, left, StateFormat format not None):
     """The state that `pack_state` has packed."""
     cdef int64_t count
     state = np.zeros((format.rows, BN_SUMS, packed.shape[2]), INT64)
@@ -197,7 +194,7 @@ def unpack_state(packed, left, StateFormat format):
     return as_state(state, format, &count)
 
 
-def state_statistics(state, StateFormat format):
+def state_statistics(state, StateFormat format not None):
     """Mean and sum of squares about it, from the state of a part or of several; and the number of
     elements per channel.
 
