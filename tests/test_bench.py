@@ -22,6 +22,7 @@ def short(monkeypatch):
     """For tests of what is shown: times do not matter."""
     monkeypatch.setattr(_bench, "rest", lambda: None)
     monkeypatch.setattr(_bench, "TURNS", 1)
+    monkeypatch.setattr(bench, "BUSY", np.inf)
 
 
 @pytest.fixture
