@@ -1,6 +1,6 @@
 """How many planted mistakes the practices of testing find, and whether they pass right kernels.
 
-    python -m benchmarks --report practices     the table of docs/howto/reference_for_kernels.md
+    python -m benchmarks.practices      prints the table; ten minutes of CPU time
 
 Mistakes are of the kinds that people report in public; each is a change of a right kernel's text.
 torch's, ONNX's and KernelBench's practices are followed here with their shapes, numbers and
@@ -305,29 +305,32 @@ PRACTICES = {
 }  # fmt: skip
 
 
-def report(options):
-    """Write a table to the how-to, and name what the judge misses."""
-    heading = ["practice", *KERNELS, "all", "right kernels called wrong"]
+def main():
+    """Print the table, and name what the judge misses and the right kernels that it calls wrong."""
     missed, lines = [], []
     for name, practice in PRACTICES.items():
-        found = {}
+        cells, count = [], 0
         for operation, mistakes in MISTAKES.items():
-            finds = [bool(practice(operation, kernel_of(operation, each))) for each in mistakes]
-            found[operation] = f"{sum(finds)} of {len(finds)}", sum(finds)
+            finds = [practice(operation, kernel_of(operation, each)) for each in mistakes]
+            cells.append(f"{sum(finds)} of {len(finds)}")
+            count += sum(finds)
             if practice is judge:
                 missed += [
                     each for each, is_found in zip(mistakes, finds, strict=True) if not is_found
                 ]
         wrong = [
-            (operation, each)
+            each
             for operation, styles in STYLES.items()
             for each in styles
             if practice(operation, kernel_of(operation, each))
         ]
-        cells, counts = zip(*found.values(), strict=True)
-        total, styles = sum(map(len, MISTAKES.values())), sum(map(len, STYLES.values()))
-        lines.append([name, *cells, f"**{sum(counts)} of {total}**", f"{len(wrong)} of {styles}"])
-        print(*lines[-1], *(wrong if practice is judge else []), flush=True)
-    said = "".join(f"Missed: {each}.\n" for each in missed)
-    pages.put("practices", "docs/howto/reference_for_kernels.md",
-              pages.markdown(heading, lines) + said)  # fmt: skip
+        total, styles = (sum(map(len, table.values())) for table in (MISTAKES, STYLES))
+        lines.append([name, *cells, f"{count} of {total}", f"{len(wrong)} of {styles}"])
+        missed += wrong if practice is judge else []
+    print(pages.markdown(["practice", *KERNELS, "all", "right kernels called wrong"], lines))
+    print(*missed, sep="\n")
+
+
+if __name__ == "__main__":
+    with np.errstate(all="ignore"):
+        main()

@@ -13,7 +13,7 @@ import bn_ext
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing import Report, check_backward, check_forward
 from bn_ext.testing._cases import ARITHMETICS, OPERANDS, RECIPES, Kind, standard_cases
-from bn_ext.testing._report import compared, judged, run
+from bn_ext.testing._report import called, compared, judged, run
 
 pytestmark = [pytest.mark.quick, needs_long_double]
 
@@ -750,15 +750,20 @@ def counting(row, times):
     return Kernels(total)
 
 
+def verdicts(function, cases):
+    """Those of all results, without a search for what explains them."""
+    return {each.verdict for case in cases for each in judged(case, called(function, case))}
+
+
 @pytest.mark.parametrize("name", ["training", "backward", "frozen", "own", "double"])
 def test_a_row_that_a_sum_loses_or_takes_twice(name):
     """Nothing is rounded in these cases. Inside, rows of a double backward are not looked for."""
     cases = [case for case in standard(name) if "rows of whole numbers" in case.name]
-    assert run(functions(counting(0, 0))[name], cases).passed
+    assert verdicts(functions(counting(0, 0))[name], cases) == {"right"}
     for row in [*EDGES, *[2000, 5000, 40_001] * (name != "double")]:
         for times in (-1, 1):
-            report = run(functions(counting(row, times))[name], cases)
-            assert "wrong" in report.verdicts.values(), (row, times)
+            found = verdicts(functions(counting(row, times))[name], cases)
+            assert "wrong" in found, (row, times)
 
 
 def test_rows_of_a_result_that_are_swapped():
@@ -769,7 +774,7 @@ def test_rows_of_a_result_that_are_swapped():
             rows = found[0].reshape(-1, src.shape[-1])
             rows[[row, row + 1]] = rows[[row + 1, row]]
 
-        assert run(spoiled(swaps), [case]).summary == "1 wrong"
+        assert "wrong" in verdicts(spoiled(swaps), [case])
 
 
 @pytest.mark.parametrize("channels", [128, 256, 512, 1000])
@@ -781,8 +786,8 @@ def test_images_of_the_shapes_that_networks_have(channels):
 
     (name,) = (name for name in RECIPES if name.startswith(f"{channels} channels, planes of "))
     for kind in ("training", "backward", *["double"] * (channels > 128)):
-        report = run(functions(Kernels(total))[kind], [case_of(KINDS[kind], name)])
-        assert report.summary == "1 wrong", kind
+        found = verdicts(functions(Kernels(total))[kind], [case_of(KINDS[kind], name)])
+        assert "wrong" in found, kind
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
