@@ -12,7 +12,7 @@ from members import MEMBERS, problem
 from processes import run
 
 import bn_ext
-from bn_ext import _core, _runtime
+from bn_ext import _core, _groups, _runtime
 
 MIB = 1 << 20
 pytestmark = pytest.mark.skipif(bn_ext.keep_memory() == 0, reason="nothing can be kept here")
@@ -114,7 +114,7 @@ def test_the_limit_itself_may_be_kept(blocks, missing):
 
 def mapped():
     """Bytes of address space in use."""
-    return int(_runtime._read("/proc/self/statm").split()[0]) * mmap.PAGESIZE
+    return int(_groups.read("/proc/self/statm").split()[0]) * mmap.PAGESIZE
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -143,12 +143,12 @@ def test_blocks_are_whole_pages_of_any_system():
 
 def offered():
     """Bytes that the system may take."""
-    results = re.findall("^LazyFree: *([0-9]+)", _runtime._read("/proc/self/smaps"), re.MULTILINE)
+    results = re.findall("^LazyFree: *([0-9]+)", _groups.read("/proc/self/smaps"), re.MULTILINE)
     return 1024 * sum(map(int, results))
 
 
 @pytest.mark.skipif(
-    "LazyFree" not in _runtime._read("/proc/self/smaps"), reason="needs Linux's smaps"
+    "LazyFree" not in _groups.read("/proc/self/smaps"), reason="needs Linux's smaps"
 )
 def test_all_blocks_are_offered():
     before = offered()
