@@ -915,7 +915,7 @@ def test_sums_of_no_terms_are_0(rows, channel):
         array[limb, 0, channel] = 1
         for call in (_core.state_sums, _core.canonical_state):
             with pytest.raises(ValueError, match=f"integers of channel {channel} are impossible"):
-                call(array, rows)
+                call(array, STATE_FORMATS[rows])
         array[limb] = 0
 
 
@@ -926,7 +926,7 @@ def test_the_unused_half_of_the_numbers_of_parts_tells_nothing(rows, channel):
     other.array[-1, 1, channel] = 7
     assert sums == other
     assert pickle.dumps(sums) == pickle.dumps(other)
-    canonical = [_core.canonical_state(each.array, rows) for each in (sums, other)]
+    canonical = [_core.canonical_state(each.array, each._format) for each in (sums, other)]
     assert np.array_equal(*canonical)
 
 
