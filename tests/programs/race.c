@@ -62,9 +62,30 @@ static bn_status copied(const bn_problem *p) {
     const bn_view from = {p->data[BN_SRC], size, 3, dims, first};
     const bn_view to = {p->data[BN_DIFF_SRC], size, 3, dims, last};
     bn_axes axes;
-    bn_axes_of(&from, 1, &axes);
-    bn_copy_elements(&from, &to, &axes, p->num_threads);
+    bn_axes_of(&to, 1, &axes);
+    bn_copy_elements(&from, to.data, &axes, false, p->num_threads);
     return BN_OK;
+}
+
+/* Backward on operands whose positions are reversed. */
+static bn_status strided(const bn_problem *p) {
+    enum { OPERANDS = 3 };
+    static const int operands[OPERANDS] = {BN_SRC, BN_DIFF_DST, BN_DIFF_SRC};
+    const ptrdiff_t size = sizeof(float), position = p->channels * p->run * size;
+    const ptrdiff_t dims[] = {p->positions, p->channels, p->run};
+    const ptrdiff_t strides[] = {-position, p->run * size, size};
+    bn_view views[OPERANDS];
+    bn_problem q = *p;
+    bn_axes axes;
+    for (int i = 0; i < OPERANDS; i++) {
+        char *last = p->data[operands[i]] + (p->positions - 1) * position;
+        views[i] = (bn_view){last, size, 3, dims, strides};
+        q.data[operands[i]] = last;
+        q.strided[operands[i]] = &views[i];
+    }
+    bn_axes_of(&views[0], 1, &axes);
+    q.axes = &axes;
+    return bn_backward(&q);
 }
 
 /* The operands that each entry touches, as bits. */
@@ -88,6 +109,7 @@ static const struct {
     {"inference", bn_inference, FORWARD | BIT(SRC_1), .training = false},
     {"double backward", bn_double_backward, DOUBLE_BACKWARD, .training = true},
     {"double backward, frozen", bn_double_backward, DOUBLE_BACKWARD, .training = false},
+    {"strided", strided, BACKWARD, .training = true},
     {"copies", copied, BIT(SRC) | BIT(DIFF_SRC), .training = false},
 };
 enum { ENTRIES = sizeof entries / sizeof *entries };
