@@ -15,7 +15,7 @@ cdef extern from "base/bn.h" nogil:
     ctypedef bint c_bool "bool"
 
     ctypedef enum bn_dtype:
-        BN_F64, BN_BF16
+        BN_F32, BN_F64, BN_BF16
 
     ctypedef enum bn_status:
         BN_OK
