@@ -23,8 +23,8 @@ from . import pages
 HEAD = """
 def kernel(src, {arguments}, epsilon):
     axes, rows, C = tuple(range(src.ndim - 1)), src[..., 0].size, src.shape[-1]
-    M, like, wide = max(1, rows), src.dtype, np.float64
-    vector = np.float64 if like == np.float64 else np.float32
+    M, number, wide = max(1, rows), src.dtype, np.float64
+    vector = np.float64 if number == np.float64 else np.float32
     weight = np.ones(C) if gamma is None else gamma.astype(wide)
     x = src.astype(wide)
 """
@@ -33,27 +33,10 @@ NORMALIZE = """
     rstd = 1 / np.sqrt(variance.astype(wide) + epsilon)
     dst = weight * rstd * (x - mean) + offset
 """
-#: Right kernels; the channels are on the last axis.
-KERNELS = {
-    "training": HEAD.format(arguments="gamma, beta") + """
-    mean = x.sum(axes) / M
-    variance = ((x - mean) ** 2).sum(axes) / M
-""" + NORMALIZE + "    return dst.astype(like), mean.astype(vector), variance.astype(vector)\n",
-    "inference": HEAD.format(arguments="mean, variance, gamma, beta") + NORMALIZE
-    + "    return dst.astype(like)\n",
-    "backward": HEAD.format(arguments="diff_dst, mean, variance, gamma") + """
-    dy = diff_dst.astype(wide)
-    rstd = 1 / np.sqrt(variance.astype(wide) + epsilon)
-    xhat = (x - mean) * rstd
-    diff_beta = dy.sum(axes)
-    diff_gamma = (dy * xhat).sum(axes)
-    diff_src = weight * rstd * (dy - (diff_beta + xhat * diff_gamma) / M)
-    return diff_src.astype(like), diff_gamma.astype(vector), diff_beta.astype(vector)
-""",
-    "double_backward": HEAD.format(
-        arguments="diff_dst, mean, variance, gamma, diff_diff_src, ggg, ggb") + """
+#: In any arithmetic: the judge is tested with the same in long double.
+DOUBLE_BACKWARD = """
     dy, g = diff_dst.astype(wide), diff_diff_src.astype(wide)
-    r = 1 / np.sqrt(variance.astype(wide) + epsilon)
+    r = 1 / np.sqrt(variance.astype(wide) + wide(epsilon))
     xhat = (x - mean) * r
     of_dy, of_g, cross = dy.sum(axes) / M, g.sum(axes) / M, (dy * g).sum(axes) / M
     of_dy_x, of_g_x = (dy * xhat).sum(axes) / M, (g * xhat).sum(axes) / M
@@ -62,8 +45,28 @@ KERNELS = {
     diff_src = weight * r**2 * through + ggg * r * (dy - of_dy - xhat * of_dy_x)
     diff_diff_dst = weight * r * (g - of_g - xhat * of_g_x) + ggg * xhat + ggb
     diff_gamma = M * r * (cross - of_g * of_dy - of_g_x * of_dy_x)
-    return diff_src.astype(like), diff_diff_dst.astype(like), diff_gamma.astype(vector)
+    return diff_src.astype(number), diff_diff_dst.astype(number), diff_gamma.astype(vector)
+"""
+#: Right kernels; the channels are on the last axis.
+KERNELS = {
+    "training": HEAD.format(arguments="gamma, beta") + """
+    mean = x.sum(axes) / M
+    variance = ((x - mean) ** 2).sum(axes) / M
+""" + NORMALIZE + "    return dst.astype(number), mean.astype(vector), variance.astype(vector)\n",
+    "inference": HEAD.format(arguments="mean, variance, gamma, beta") + NORMALIZE
+    + "    return dst.astype(number)\n",
+    "backward": HEAD.format(arguments="diff_dst, mean, variance, gamma") + """
+    dy = diff_dst.astype(wide)
+    rstd = 1 / np.sqrt(variance.astype(wide) + epsilon)
+    xhat = (x - mean) * rstd
+    diff_beta = dy.sum(axes)
+    diff_gamma = (dy * xhat).sum(axes)
+    diff_src = weight * rstd * (dy - (diff_beta + xhat * diff_gamma) / M)
+    return diff_src.astype(number), diff_gamma.astype(vector), diff_beta.astype(vector)
 """,
+    "double_backward": HEAD.format(
+        arguments="diff_dst, mean, variance, gamma, diff_diff_src, ggg, ggb"
+    ) + DOUBLE_BACKWARD,
 }  # fmt: skip
 RSTD = "1 / np.sqrt(variance.astype(wide) + epsilon)"
 
@@ -175,14 +178,13 @@ MISTAKES = {
         [("ggg * xhat + ggb", "ggb")],
         [("M * r * (cross", "r * (cross")],
         [("- of_g * of_dy -", "-")],
-        [("variance.astype(wide) + epsilon", "variance.astype(wide)")],
+        [("variance.astype(wide) + wide(epsilon)", "variance.astype(wide)")],
         [results("diff_src", "[..., C // 2 * 2 :]")],
         [rows_of("g", ":M // 16 * 16")],
     ],
 }  # fmt: skip
 #: In float32, or in the data's float64.
-F4 = ("M, like, wide = max(1, rows), src.dtype, np.float64",
-      "M, like, wide = max(1, rows), src.dtype, np.result_type(src.dtype, np.float32)")  # fmt: skip
+F4 = "src.dtype, np.float64", "src.dtype, np.result_type(src.dtype, np.float32).type"
 ONE_BY_ONE = "(dy.reshape(-1, C)[::-1].cumsum(0)[-1] if rows else np.zeros(C))"
 FACTORED = "weight * rstd * (dy - (diff_beta + xhat * diff_gamma) / M)"
 #: The same changes that leave a kernel right: other orders, other forms, in double and in float32.
@@ -213,11 +215,12 @@ STYLES = {
 }  # fmt: skip
 
 
-def kernel_of(operation, changes):
-    text, names = KERNELS[operation], {"np": np}
+def kernel_with(text, changes):
+    """A kernel, some of whose text is replaced."""
     for old, new in changes:
-        assert old in text, (operation, old)
+        assert old in text, old
         text = text.replace(old, new)
+    names = {"np": np}
     exec(text, names)
     return names["kernel"]
 
@@ -311,7 +314,9 @@ def main():
     for name, practice in PRACTICES.items():
         cells, count = [], 0
         for operation, mistakes in MISTAKES.items():
-            finds = [practice(operation, kernel_of(operation, each)) for each in mistakes]
+            finds = [
+                practice(operation, kernel_with(KERNELS[operation], each)) for each in mistakes
+            ]
             cells.append(f"{sum(finds)} of {len(finds)}")
             count += sum(finds)
             if practice is judge:
@@ -322,7 +327,7 @@ def main():
             each
             for operation, styles in STYLES.items()
             for each in styles
-            if practice(operation, kernel_of(operation, each))
+            if practice(operation, kernel_with(KERNELS[operation], each))
         ]
         total, styles = (sum(map(len, table.values())) for table in (MISTAKES, STYLES))
         lines.append([name, *cells, f"{count} of {total}", f"{len(wrong)} of {styles}"])

@@ -49,9 +49,8 @@ ANY_LEVEL = {
     )
 }  # fmt: skip
 
-#: Slow tests of the judge with kernels in NumPy, which no instruction set changes: the whole suite
-#: alone has them.
-OF_NO_LEVEL = {
+#: Slow tests, of the judge with kernels in NumPy: `-m quick` leaves them to the whole suite.
+NOT_QUICK = {
     "test_a_straightforward_kernel_in_long_doubles_passes",
     "test_a_relu_and_an_addition",
     "test_subnormal_numbers_that_count_as_0_are_weak_arithmetic",
@@ -77,7 +76,7 @@ def pytest_collection_modifyitems(config, items):
         left_out |= {item for item in items if item.get_closest_marker("slow")}
     if config.option.markexpr == "quick":
         left_out |= beyond_pairs(items)
-        left_out |= {item for item in items if item.originalname in OF_NO_LEVEL}
+        left_out |= {item for item in items if item.originalname in NOT_QUICK}
     items[:], out = (
         [item for item in items if (item in left_out) == which] for which in (False, True)
     )

@@ -21,7 +21,10 @@ from remembered import CASES, _remembered  # noqa: F401
 from sheets import WithDLPack
 from tree import ROOT
 
+sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
+
 import bn_ext
+from benchmarks.practices import DOUBLE_BACKWARD, kernel_with
 from bn_ext._cli import child
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
 from bn_ext.testing import Report, check_backward, check_double_backward, check_forward
@@ -77,19 +80,7 @@ KERNELS = {
 """,
     "double": HEAD.format(
         arguments="diff_dst, mean, variance, gamma, diff_diff_src, ggg, ggb"
-    ) + """
-    dy, g = diff_dst.astype(wide), diff_diff_src.astype(wide)
-    r = 1 / np.sqrt(variance.astype(wide) + wide(epsilon))
-    xhat = (x - mean) * r
-    of_dy, of_g, cross = dy.sum(axes) / M, g.sum(axes) / M, (dy * g).sum(axes) / M
-    of_dy_x, of_g_x = (dy * xhat).sum(axes) / M, (g * xhat).sum(axes) / M
-    bent = of_g * of_dy - cross + 3 * of_dy_x * of_g_x
-    through = xhat * bent + of_g_x * (of_dy - dy) + of_dy_x * (of_g - g)
-    diff_src = weight * r**2 * through + ggg * r * (dy - of_dy - xhat * of_dy_x)
-    diff_diff_dst = weight * r * (g - of_g - xhat * of_g_x) + ggg * xhat + ggb
-    diff_gamma = M * r * (cross - of_g * of_dy - of_g_x * of_dy_x)
-    return diff_src.astype(number), diff_diff_dst.astype(number), diff_gamma.astype(vector)
-""",
+    ) + DOUBLE_BACKWARD,
 }  # fmt: skip
 #: Without the cases that take longest, which say nothing here.
 QUICKER = {"skip": ("channels, planes", "70 002 rows")}
@@ -103,14 +94,7 @@ CHECKS = {
 
 
 def kernel_of(name, *changes):
-    """A kernel, some of whose text was replaced."""
-    text = KERNELS[name]
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    names = {"np": np}
-    exec(text, names)
-    return names["kernel"]
+    return kernel_with(KERNELS[name], changes)
 
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
@@ -1600,9 +1584,7 @@ CUBED = """
 
 
 def kernel_from(text):
-    names = {"np": np}
-    exec(HEAD.format(arguments="diff_dst, mean, variance, gamma") + text, names)
-    return names["kernel"]
+    return kernel_with(HEAD.format(arguments="diff_dst, mean, variance, gamma") + text, ())
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
