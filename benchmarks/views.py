@@ -1,6 +1,6 @@
 """Calls on views, next to copying them first, and next to the same calls on dense arrays.
 
-    python -m benchmarks.views                     the gradient: 144 rows in three minutes
+    python -m benchmarks.views                     the gradient: 168 rows in three minutes
     python -m benchmarks.views double-backward     or another operation
     python -m benchmarks.views --kinds flip crop --threads 2
     python -m benchmarks.views --write             all of them, into docs/figures.md
@@ -29,7 +29,7 @@ OPS = {
     "double-backward": (3, 2, 1),
 }
 #: What each operand is of a larger array, or of one with other axes in memory.
-KINDS = "columns", "rows", "crop", "flip", "channels", "transposed"
+KINDS = "columns", "rows", "crop", "flip", "channels", "transposed", "transposed-columns"
 LAYOUTS = "NXC", "NCX"
 SHAPES = (8, 64, 28, 28), (50, 256, 14, 14), (32, 64, 56, 56)
 #: A row above this is measured again, and counts as slow if it stays there.
@@ -54,9 +54,9 @@ def placed(shape, dtype, place=16):
 
 def view_of(sizes, layout, dtype, kind, place=16):
     """An array with these sizes in memory; unless kind is "", a view with gaps, or transposed."""
-    if kind == "transposed":
-        sizes = (*sizes[:-2], sizes[-1], sizes[-2])
-        return view_of(sizes, layout, dtype, "", place).swapaxes(-1, -2)
+    if kind.startswith("transposed"):
+        sizes, part = (*sizes[:-2], sizes[-1], sizes[-2]), kind.removeprefix("transposed")
+        return view_of(sizes, layout, dtype, part.removeprefix("-"), place).swapaxes(-1, -2)
     channels = 1 if layout == "NCX" else len(sizes) - 1
     height, width = ([0] + [axis for axis in range(len(sizes)) if axis != channels])[-2:]
     length, part = {
