@@ -18,7 +18,8 @@ from bn_ext._dtypes import DTYPES, dtype_of
 from bn_ext.testing._cases import ARITHMETICS, TENSORS, Case, Exact
 from bn_ext.testing._limits import arithmetic as number_of, distance, half_ulp
 from bn_ext.testing._script import program
-from bn_ext.testing._variations import Varied, fitting
+from bn_ext.testing._variations import Varied, fitting, remains
+from bn_ext.testing._weaker import out_of_range
 
 #: A case's verdict is the first of these that one of its results has; the first four fail.
 VERDICTS = "crashed", "raised", "wrong", "weaker", "range", "not judged", "refused", "right"
@@ -129,7 +130,8 @@ class Report:
 
     def settle(self) -> None:
         """Where a result is wrong in more cases than it is weaker in, with finite numbers, the same
-        mistake is what the latter show: limits of weak arithmetic are wide there.
+        mistake is what the latter show: limits of weak arithmetic are wide there. So it is where
+        zeros could be subnormal numbers, if the result is wrong in any other case.
         """
         verdicts = Counter(
             (each.result, each.verdict)
@@ -137,10 +139,11 @@ class Report:
             if np.isfinite(each.got) and np.isfinite(each.expected)
         )
         for place, each in enumerate(self.findings):
-            name = each.result
-            fewer = verdicts[name, each.verdict] < verdicts[name, "wrong"]
-            if each.verdict in ("weaker", "range") and fewer:
-                self.findings[place] = each._replace(verdict="wrong", arithmetic="")
+            flushed, wrong = each.reason == FLUSHED, verdicts[each.result, "wrong"]
+            others = 0 if flushed else verdicts[each.result, each.verdict]
+            if (each.verdict in ("weaker", "range") or flushed) and others < wrong:
+                each = each._replace(verdict="wrong", arithmetic="", reason="")
+                self.findings[place] = each
 
     def _cases(self) -> dict[str, list[Finding]]:
         """Each case's findings, the worst verdict first; a wrong sum spoils more than itself."""
@@ -328,19 +331,19 @@ def judged(
 
 
 def _in_range(case: Case, exact: Exact, name: str, array: Any) -> Any:
-    """A gradient, made right where it is what an overflow or an underflow on the way leaves: no
-    number; or, in place of diff_src, what a term of it that became 0 leaves.
+    """A result, made right where it is what an overflow or an underflow on the way leaves: no
+    number, or what remains without a term that became 0.
     """
-    if "backward" not in case.kind.operation:
-        return array
     with _core.DefaultMode():
-        (right, limits), masks = exact[name], case.out_of_range()
+        right, limits = exact[name]
+        varied = Varied(case, {name: values for name, (values, _) in exact.items()})
+        mask = out_of_range(case.by_channel(varied.arrays), number_of(case.data))
         axes = [axis for axis in range(right.ndim) if axis != case.axis % right.ndim]
-        over, under = (np.expand_dims(mask, axes if right.ndim > 1 else ()) for mask in masks)
-        gone = over & ~np.isfinite(array) & np.isfinite(right)
-        if name == "diff_src" and case.kind.is_training and case.kind.operation == "backward":
-            values = Varied(case, {name: right}).through("mean")[name]
-            gone |= under & (array != 0) & (distance(array, values) <= limits[1])
+        mask = np.expand_dims(mask, axes if right.ndim > 1 else ())
+        gone = mask & ~np.isfinite(array) & np.isfinite(right)
+        for rest in remains(varied) if mask.any() else ():
+            close = distance(array, rest.get(name, np.nan)) <= limits[1]
+            gone |= mask & (array != 0) & close
         return np.where(gone, right, array).astype(array.dtype)
 
 
