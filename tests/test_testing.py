@@ -1227,7 +1227,8 @@ def test_a_function_from_the_command_line(tmp_path, capsys, monkeypatch):
         ("math:sqrt", ["--skip", ""], "skip: expected a part of a standard case's name"),
         ("math:sqrt", ["--relu", "--op=double-backward"], "--relu: expected an --op other"),
         *((".", option.split(), "expected only with module:function") for option in
-          ("--own-statistics", "--repeats 2", "--same-bits", "--strided", "--timeout 9")),
+          ("--own-statistics", "--repeats 2", "--same-bits", "--strided", "--timeout 9",
+           "--operator BatchNormTraining")),
         ("math:sqrt", ["--own-statistics", "--op=training"], "expected --op backward or double-"),
         ("math:sqrt", ["--repeats=0"], "expected a whole number, 1 or more, got '0'"),
         ("math:sqrt", ["--arithmetic=half"], "invalid choice: 'half'"),
@@ -1735,7 +1736,9 @@ def swapped(*given, **how):
     ("more", check_forward, "BatchNormForwardTraining"),
     ("swapped", check_backward, "FusedBatchNormGradV3"),
 ])  # fmt: skip
-def test_the_smallest_program_of_an_operator(tmp_path, monkeypatch, function, check, operator):
+def test_the_smallest_program_of_an_operator(
+    tmp_path, monkeypatch, capsys, function, check, operator
+):
     (tmp_path / "my_operators.py").write_text(OPERATED)
     monkeypatch.syspath_prepend(tmp_path)
     import my_operators
@@ -1746,6 +1749,14 @@ def test_the_smallest_program_of_an_operator(tmp_path, monkeypatch, function, ch
     done = python(tmp_path / "out.py")
     assert (done.returncode, done.stderr) == (1, "")
     assert ", got:\n" in done.stdout
+    what = f"{tmp_path / 'my_operators.py'}:{function}"
+    more = "--op", "training" if check is check_forward else "backward", "--operator", operator
+    (tmp_path / "out.py").unlink()
+    script = "--quick", "--script", str(tmp_path / "out.py")
+    assert command(capsys, "check", what, *more, *script)[0] == 1
+    assert python(tmp_path / "out.py").returncode == 1
+    status, _, err = command(capsys, "check", what, "--operator", "Softmax")
+    assert (status, "--operator: expected one of tensorflow.Fused" in err) == (2, True)
 
 
 def test_progress_on_a_terminal(monkeypatch, capsys):
