@@ -740,6 +740,7 @@ X = np.ones((4, 3), np.float32)
         ({"operator": 3}, ValueError, "operator: expected one of .*, got 3"),
         ({"operator": "BatchNormTraining"}, ValueError, "operator: expected one of backward"),
         ({"operator": "FusedBatchNormGradV3", "dtypes": "float64"}, ValueError, "dtypes: "),
+        ({"operator": "FusedBatchNormGradV3", "own_statistics": True}, ValueError, "own_statis"),
     ],
 )
 def test_wrong_arguments_are_named(given, error, message):

@@ -410,11 +410,6 @@ def _whole_statistics(draw: Draw) -> None:
         draw.mean, draw.variance = np.full_like(draw.mean, 2), np.ones_like(draw.variance)
 
 
-def _far(draw: Draw) -> None:
-    """Squares of these numbers have too few digits in doubles."""
-    draw.src = draw.src + min(1e9, 2.0**-4 / limits.unit(draw.dtype.name))
-
-
 def _subnormal(draw: Draw) -> None:
     """Of src; in channel 1, of its variance. A beta of usual size would hide it."""
     exponent = {"float16": -18, "float64": -1040}.get(draw.dtype.name, -132)
@@ -485,7 +480,9 @@ RECIPES: dict[str, tuple[tuple[int, ...], Change | None]] = {
     "4100 channels": ((3, 4100), None),
     "empty batch": ((0, 5), None),
     "no positions": ((3, 0, 5), None),
-    "mean far from zero": ((20, 3), _far),
+    "mean far from zero": (  # squares have too few digits in doubles
+        (20, 3), as_set(src=lambda d: d.src + min(1e9, 2.0**-4 / limits.unit(d.dtype.name))),
+    ),
     "mean of 1000 deviations": ((40, 3), as_set(src=lambda d: d.src + 1000)),
     "mean of -30 deviations": ((7, 128), as_set(src=lambda d: d.src - 30)),
     "epsilon 2": ((33, 1, 3, 2), as_set(epsilon=2.0)),

@@ -112,7 +112,7 @@ def as_operator(
         raise ValueError(f"operator: expected one of {expected}, got {full}")
     if package != "tensorflow" and kind.is_training != (operator.operation != "inference"):
         raise ValueError(f"is_training: expected {not kind.is_training} for {full}")
-    for flag in ("relu", "add"):
+    for flag in ("relu", "add", "own_statistics"):
         if getattr(kind, flag):
             raise ValueError(f"{flag}: expected False for {full}")
     data_format = "NCX" if package == "ngraph" else kind.data_format
