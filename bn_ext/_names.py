@@ -57,17 +57,12 @@ _ROWS: Final = [
     ("channels", "beta bias", _SET % "beta"),
 ]  # fmt: skip
 
-#: Name -> what may be said about it: (arguments, hint).
-_HINTS: Final[dict[str, list[tuple[list[str], str]]]] = {}
-for _ours, _names, _hint in _ROWS:
-    for _name in _names.split():
-        _HINTS.setdefault(_name, []).append((_ours.split(), _hint))
-
 
 def find_hint(name: str, has: Collection[str]) -> str:
     """What is known of a name where these are the names that there are."""
-    for needs, hint in _HINTS.get(name, ()):
-        if all(ours in has for ours in needs):
+    for ours, theirs, hint in _ROWS:
+        needs = ours.split()
+        if name in theirs.split() and all(each in has for each in needs):
             return hint.format(here=needs[-1], name=name)
     return ""
 
@@ -104,13 +99,10 @@ def refuses_other_names(function: _Function) -> _Function:
         for p in seen.parameters.values()
         if p.kind is not p.VAR_KEYWORD
     ]
-    defaults: dict[Any, dict[str, Any]] = {}
-    for p in shown:
-        if p.name != "self":
-            default = ... if p.default is p.empty else p.default
-            defaults.setdefault(p.kind is p.KEYWORD_ONLY, {})[p.name] = default
+    defaults = {p.name: ... if p.default is p.empty else p.default for p in shown}
+    by_name = {p.name: defaults.pop(p.name) for p in shown if p.kind is p.KEYWORD_ONLY}
+    defaults.pop("self", None)
     changed: Any = function
     changed.__signature__ = seen.replace(parameters=shown, return_annotation=seen.empty)
-    changed.__defaults__ = (*defaults[False].values(),)
-    changed.__kwdefaults__ = defaults.get(True)
+    changed.__defaults__, changed.__kwdefaults__ = (*defaults.values(),), by_name
     return function

@@ -9,15 +9,13 @@ integers, which any engine can add. `+` checks what belongs together; integers t
 added are checked when they are used.
 """
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, SupportsFloat, SupportsIndex
 
 import numpy as np
 
 import bn_ext._core as _core
 from bn_ext._names import refuses_other_names, unknown
-from bn_ext._typing import Array, DataFormat, DTypeLike, Flag, NDArray
-from bn_ext._vectors import vectors_alike
+from bn_ext._typing import Array, DataFormat, Flag, NDArray
 
 #: Doubles count exactly below this.
 _MOST = 2**53
@@ -26,11 +24,6 @@ _MOST = 2**53
 def _require(holds: bool, name: str, expected: str, got: object) -> None:
     if not holds:
         raise ValueError(f"{name}: expected {expected}, got {_core.shown(got)}")
-
-
-def _require_known(dtype: Any) -> None:
-    known = type(dtype) is str and dtype in _core.DTYPES
-    _require(known, "dtype", _core.any_of(_core.DTYPES), dtype)
 
 
 def _array_of(name: str, a: Any, dtype: type, *shape: int | None) -> NDArray[Any]:
@@ -165,7 +158,8 @@ class _Sums:
         names = [*self._SAVED, *["_rows"] * exact]
         _require(saved.keys() == {*names}, "state", f"the names {', '.join(names)}", [*saved])
         dtype, count, sums = saved["dtype"], saved["_count"], saved["_sums"]
-        _require_known(dtype)
+        known = type(dtype) is str and dtype in _core.DTYPES
+        _require(known, "dtype", _core.any_of(_core.DTYPES), dtype)
         no_channels = isinstance(sums, np.ndarray) and sums.shape[-1:] == (0,)
         most = _MOST - 1 if no_channels or not exact else 0  # integers have a count of their own
         counts = type(count) is int and 0 <= count <= most
@@ -300,64 +294,6 @@ class Statistics(_Sums):
         self.exact = _core.as_flag(exact, "exact")
         summed = _core.training_sums(src, data_format, self.exact, num_threads)
         self._sums, self._count, self.dtype = summed
-
-    @classmethod
-    def from_moments(
-        cls,
-        mean: Array,
-        variance: Array,
-        count: SupportsIndex,
-        *,
-        dtype: DTypeLike = "float64",
-    ) -> Self:
-        """Statistics that others have computed, such as running ones with a count, to be added to.
-
-        Parameters
-        ----------
-        mean, variance : array, shape (C,)
-            Of each channel; the variance is biased: divided by `count`. It is kept times `count`,
-            so it may come back rounded once more.
-        count : int
-            Number of elements of each channel.
-        dtype : str or dtype, optional
-            That of the data, whose other parts must have the same, and must not be exact.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument has the wrong type, shape or value, such as a negative variance.
-
-        Examples
-        --------
-        >>> import numpy as np, bn_ext
-        >>> before = bn_ext.Statistics.from_moments([2.0], [1.0], 2)
-        >>> total = before + bn_ext.Statistics(np.array([[8.0]]))
-        >>> total.mean, total.count
-        (array([4.]), 3)
-        """
-        known: Any = dtype
-        if not isinstance(dtype, str):
-            with suppress(TypeError):
-                known = np.dtype(dtype).name
-        _require_known(known)
-        number = _core.as_index(count, "count", "an integer", 0, _MOST - 1)
-        moments = vectors_alike(mean=mean, variance=variance)
-        rows = _core.rows_of_sums(known, True)
-        sums = np.zeros((rows, *moments["mean"].shape))
-        with _core.DefaultMode():
-            variances = moments["variance"]
-            wrong = np.flatnonzero((variances < 0) | ((variances > 0) & (number == 1)))
-            if wrong.size:
-                expected = "0 with count=1" if number == 1 else "at least 0"
-                got = f"{float(variances[wrong[0]])!r} in channel {wrong[0]}"
-                raise ValueError(f"variance: expected {expected}, got {got}")
-            if number:
-                sums[0], sums[1] = moments.values()
-                sums[1] *= number / _core.power_above(number)
-        sums[np.isnan(sums)] = np.nan
-        new = object.__new__(cls)
-        vars(new).update(exact=False, dtype=known, _sums=sums, _count=number)
-        return new
 
     @property
     def mean(self) -> NDArray[np.float64]:

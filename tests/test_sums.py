@@ -516,48 +516,6 @@ def test_what_cannot_be_taken_out(rng):
             all_ - other
 
 
-@pytest.mark.parametrize("data", DATA_DTYPES)
-@pytest.mark.parametrize("count", [1, 2, 7, 1000])
-def test_statistics_that_others_have_kept(rng, data, count):
-    """Moments of half of the data, then the other half: within rounding of the whole."""
-    x = (3 + rng.standard_normal((2 * count, 4))).astype(dtype(data))
-    first, second = Statistics(x[:count]), Statistics(x[count:])
-    kept = Statistics.from_moments(first.mean, first.variance, count, dtype=data)
-    assert all_bits([kept.mean]) == all_bits([first.mean])
-    np.testing.assert_allclose(kept.variance, first.variance, rtol=2**-51)
-    np.testing.assert_allclose((kept + second).variance, Statistics(x).variance, rtol=1e-6)
-    np.testing.assert_allclose((kept + second).mean, Statistics(x).mean, rtol=1e-6)
-    assert (kept + second).count == 2 * count
-    none = Statistics.from_moments([np.nan] * 4, np.full(4, np.nan), 0, dtype=x.dtype)
-    assert none + second == second
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "message"),
-    [
-        (([0.0], [-1.0], 3), ValueError, "variance: expected at least 0, got -1.0 in channel 0"),
-        (([0.0] * 2, [0.0, 0.5], 1), ValueError, "variance: expected 0 with count=1, got 0.5 in c"),
-        (([0.0], [np.inf], 1), ValueError, "variance: expected 0 with count=1, got inf in channel"),
-        (
-            ([0.0], [1.0, 1.0], 3),
-            ValueError,
-            r"variance: expected shape \(1,\), like mean, got \(2,",
-        ),
-        (([[0.0]], [1.0], 3), ValueError, r"mean: expected shape \(C,\), got \(1, 1\)"),
-        (([0], [1.0], 3), TypeError, "mean: expected float32, float64, float16 or bfloat16, got i"),
-        (([0.0], [1.0], -1), ValueError, "count: expected at least 0, got -1"),
-        (([0.0], [1.0], 2**53), ValueError, f"count: expected at most {2**53 - 1}, got {2**53}"),
-        (([0.0], [1.0], 1.5), TypeError, "count: expected an integer, got 1.5"),
-    ],
-)
-def test_moments_that_no_data_has(given, error, message):
-    with pytest.raises(error, match=f"^{message}"):
-        Statistics.from_moments(*given)
-    with pytest.raises(ValueError, match="^dtype: expected float32, float64, .* got 'float'"):
-        Statistics.from_moments([0.0], [1.0], 3, dtype="float")
-    assert Statistics.from_moments([0.0], [1.0], 3, dtype=np.float32).dtype == "float32"
-
-
 @of_both_kinds
 def test_the_unbiased_variance(rng, exact):
     x = rng.standard_normal((9, 3))

@@ -227,6 +227,7 @@ HOLES = [
     ("forward", [("return", "dst[..., variance == 0] = 0; return")], "constant with"),
     ("forward", [("weight * rstd", f"(one if {NEITHER} else weight) * rstd")], "gamma without"),
     ("forward", [("+ offset", f"+ (0 if {NEITHER} else offset)")], "beta without gamma"),
+    ("backward", [("return", "diff_src[abs(diff_src) < 1e-20] = 0; return")], "small diff_dst"),
 ]  # fmt: skip
 
 
@@ -739,6 +740,7 @@ X = np.ones((4, 3), np.float32)
         ({"operator": 3}, ValueError, "operator: expected one of .*, got 3"),
         ({"operator": "BatchNormTraining"}, ValueError, "operator: expected one of backward"),
         ({"operator": "FusedBatchNormGradV3", "dtypes": "float64"}, ValueError, "dtypes: "),
+        ({"operator": "FusedBatchNormGradV3", "own_statistics": True}, ValueError, "own_statis"),
     ],
 )
 def test_wrong_arguments_are_named(given, error, message):
@@ -1226,7 +1228,8 @@ def test_a_function_from_the_command_line(tmp_path, capsys, monkeypatch):
         ("math:sqrt", ["--skip", ""], "skip: expected a part of a standard case's name"),
         ("math:sqrt", ["--relu", "--op=double-backward"], "--relu: expected an --op other"),
         *((".", option.split(), "expected only with module:function") for option in
-          ("--own-statistics", "--repeats 2", "--same-bits", "--strided", "--timeout 9")),
+          ("--own-statistics", "--repeats 2", "--same-bits", "--strided", "--timeout 9",
+           "--operator BatchNormTraining")),
         ("math:sqrt", ["--own-statistics", "--op=training"], "expected --op backward or double-"),
         ("math:sqrt", ["--repeats=0"], "expected a whole number, 1 or more, got '0'"),
         ("math:sqrt", ["--arithmetic=half"], "invalid choice: 'half'"),
@@ -1606,6 +1609,25 @@ def test_what_overflows_on_the_way_is_neither_right_nor_wrong(data):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("power", [-40, 40])
+def test_what_overflows_or_underflows_in_other_operations(rng, power):
+    src, diff_dst, g = rng.standard_normal((3, 9, 4)).astype(np.float32)
+    src *= np.float32(2.0**power)
+    single = "np.longdouble", "np.float32"
+    gamma = np.full(4, 2.0 ** (95 if power > 0 else -115), np.float32)
+    factors = "weight * rstd * (x - mean)", "weight * (x - mean) * rstd"
+    how = {"mean": src.mean(0), "variance": src.var(0), "is_training": False}
+    for name, more in ("forward", {}), ("inference", how):
+        kernel = kernel_of(name, single, factors)
+        report = check_forward(kernel, src, gamma, gamma, epsilon=0, **more)
+        assert report.verdicts == {"data": "range"}
+    powers = "weight * r**2 * through", "weight * r**4 * (through / r**2)"
+    how = {"diff_diff_src": g, "diff_diff_gamma": np.full(4, 2.0**-40), "epsilon": 0}
+    report = check_double_backward(kernel_of("double", single, powers), src, diff_dst, **how)
+    assert report.verdicts == {"data": "range"}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_float16_sums_are_named():
     rounds = """
     gamma = number.type(1) if gamma is None else gamma.astype(number)
@@ -1633,6 +1655,20 @@ def test_zeros_beside_subnormal_numbers_are_no_flush():
     zeroes = kernel_of("backward", ("return", "diff_src[..., -1:] = 0; return"))
     report = run(zeroes, standard_cases(Kind("backward"), skip=[*{*RECIPES} - {"small diff_dst"}]))
     assert report.summary == "1 wrong"
+    zeroes = kernel_of("forward", ("return", "dst[..., -1:] = 0; return"))
+    report = run(zeroes, standard_cases(Kind("training"), quick=True))
+    assert report.verdicts["subnormal src, float32"] == "wrong"
+    assert "subnormal" not in report.summary
+
+
+@pytest.mark.parametrize("row", [12_345, 69_999])
+def test_a_row_that_a_double_backward_loses_is_found(row):
+    """In any of its sums."""
+    name = "70 002 rows of whole numbers"
+    for terms in ("dy", "g", "(dy * g)", "(dy * xhat)", "(g * xhat)"):
+        lost = f"{terms}.sum(axes)", f"np.delete({terms}, {row}, 0).sum(0)"
+        cases = standard_cases(Kind("double_backward"), skip=[*{*RECIPES} - {name}])
+        assert run(kernel_of("double", lost), cases).summary == "1 wrong"
 
 
 # ---- the smallest program -----------------------------------------------------------------
@@ -1684,6 +1720,44 @@ def test_the_smallest_program_of_a_report():
     assert 'beta = np.array([1.0]).astype("float32")' in text
     with pytest.raises(ValueError, match="^script: expected a report with wrong numbers"):
         check_backward(MINE, quick=True).script()
+
+
+OPERATED = """
+from bn_ext.specs import onednn_graph, tensorflow
+def more(*given, **how):
+    dst, *rest = onednn_graph.batch_norm_forward_training(*given, **how)
+    return 2 * dst, *rest
+def swapped(*given, **how):
+    diff_src, *pair, a, b = tensorflow.fused_batch_norm_grad_v3(*given, **how)
+    return diff_src, *pair[::-1], a, b
+"""
+
+
+@pytest.mark.parametrize(("function", "check", "operator"), [
+    ("more", check_forward, "BatchNormForwardTraining"),
+    ("swapped", check_backward, "FusedBatchNormGradV3"),
+])  # fmt: skip
+def test_the_smallest_program_of_an_operator(
+    tmp_path, monkeypatch, capsys, function, check, operator
+):
+    (tmp_path / "my_operators.py").write_text(OPERATED)
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_operators
+
+    with pytest.raises(AssertionError) as raised:
+        check(getattr(my_operators, function), operator=operator, quick=True)
+    (tmp_path / "out.py").write_text(raised.value.report.script())
+    done = python(tmp_path / "out.py")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert ", got:\n" in done.stdout
+    what = f"{tmp_path / 'my_operators.py'}:{function}"
+    more = "--op", "training" if check is check_forward else "backward", "--operator", operator
+    (tmp_path / "out.py").unlink()
+    script = "--quick", "--script", str(tmp_path / "out.py")
+    assert command(capsys, "check", what, *more, *script)[0] == 1
+    assert python(tmp_path / "out.py").returncode == 1
+    status, _, err = command(capsys, "check", what, "--operator", "Softmax")
+    assert (status, "--operator: expected one of tensorflow.Fused" in err) == (2, True)
 
 
 def test_progress_on_a_terminal(monkeypatch, capsys):

@@ -6,7 +6,7 @@ import os
 import pickle
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -17,7 +17,7 @@ import numpy as np
 
 from bn_ext._cli.usage import UsageError
 from bn_ext.testing._cases import Case
-from bn_ext.testing._report import Examples, Finding, Report, clear
+from bn_ext.testing._report import Finding, Report, Trial, clear, shown
 
 MOST = 5  # crashes; further cases are left out
 
@@ -111,16 +111,12 @@ def work(
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # with what the function starts
 
-    def announced() -> Iterator[Case]:
-        for case in islice(cases(), first, None):
-            end.send(("case", case.name))
-            yield case
-
     try:
-        examples = Examples(load(), **how)
-        for found in examples.tried(announced()):
-            end.send(("found", found))
+        trial = Trial(load(), **how)
+        for case in shown(islice(cases(), first, None)):
+            end.send(("case", case.name))
+            end.send(("found", trial.tried(case)))
         end.send(("finished", None))
-        end.send(("done", examples.program(script) if script else ""))
+        end.send(("done", trial.program(script) if script else ""))
     except UsageError as error:
         end.send(("failed", str(error)))

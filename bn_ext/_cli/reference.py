@@ -19,6 +19,7 @@ from bn_ext._cli.usage import UsageError, as_layout, as_seconds, as_whole
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing import _files as files
 from bn_ext.testing._cases import ARITHMETICS, Case, Kind, standard_cases
+from bn_ext.testing._operators import as_operator
 from bn_ext.testing._report import said
 
 KINDS = {
@@ -30,7 +31,7 @@ KINDS = {
     "double-backward-frozen": Kind("double_backward", is_training=False),
 }
 #: Options that choose cases, and that choose how a function is called.
-CHOICES = "op", "dtypes", "layout", "relu", "quick", "skip", "own_statistics"
+CHOICES = "op", "dtypes", "layout", "relu", "quick", "skip", "own_statistics", "operator"
 CALLS = "repeats", "same_bits", "strided", "timeout"
 
 
@@ -63,6 +64,8 @@ def add_kinds(add: Callable[..., Any], *, several: bool) -> None:
     add("--verbose", help="show right cases as well", **flag)
     add("--narrow", help="results may have a narrower dtype than the data", **flag)
     choose("--own-statistics", "a gradient makes its own statistics", **flag)
+    choose("--operator", "it is called as this operator of bn_ext.specs, such as "
+           "FusedBatchNormV3", metavar="NAME")  # fmt: skip
     choose("--repeats", "call the function N times with each case, and say where bits differ",
            type=as_whole, metavar="N")  # fmt: skip
     choose("--same-bits", "fail where they do", **flag)
@@ -85,6 +88,7 @@ def chosen(given: argparse.Namespace, op: Sequence[str] = ("backward",)) -> Iter
     try:
         for kind in kinds:
             each = replace(kind, relu="relu" in options and kind in gated)
+            _, each = as_operator(print, options.get("operator"), each)
             how = {name: options[name] for name in ("dtypes", "quick", "skip") if name in options}
             yield from standard_cases(each, **how)
     except ValueError as error:
@@ -128,7 +132,7 @@ def check(options: argparse.Namespace) -> int:
     else:
         how |= {name: vars(options)[name] for name in CALLS if name in options}
         how["script"] = loading(options.what) if options.script else ""
-        report = child.run(partial(imported, options.what), partial(chosen, options), **how)
+        report = child.run(partial(function_of, options), partial(chosen, options), **how)
     print("\n".join(report.lines(verbose=options.verbose)))
     if options.script:
         try:
@@ -139,6 +143,17 @@ def check(options: argparse.Namespace) -> int:
     if absent:
         print(f"\nnot checked, since no case has a result: {', '.join(absent)}")
     return 0 if report.passed else 1
+
+
+def function_of(options: argparse.Namespace) -> Callable[..., Any]:
+    """The function, or what calls it as an operator."""
+    function, given = imported(options.what), vars(options)
+    kind = KINDS[given.get("op", ["backward"])[0]]
+    kind = replace(kind, data_format=given.get("layout", "NXC"))
+    try:
+        return as_operator(function, given.get("operator"), kind)[0]
+    except ValueError as error:
+        raise UsageError(f"--{error}") from None
 
 
 def imported(what: str) -> Callable[..., Any]:

@@ -201,10 +201,12 @@ def batch_norm_backward(
 
 def batch_norm_double_backward(
     src, diff_dst, mean, variance, gamma, diff_diff_src, diff_diff_gamma=None,
-    diff_diff_beta=None, *, epsilon, axis=-1, is_training=True, far=None, wide=np.float64,
+    diff_diff_beta=None, *, epsilon, axis=-1, is_training=True, far=None, exact_sums=False,
+    wide=np.float64,
 ):  # fmt: skip
     """The derivative of sum(diff_diff_src diff_src), plus the same for diff_gamma and diff_beta;
-    `far` as in batch_norm_backward.
+    `far` as in batch_norm_backward. If sums are exact, terms that cancel have no errors: the size
+    of a sum is its own, or that of as many random terms.
     """
     x, dy, ggx = (by_channel(a, axis).astype(wide) for a in (src, diff_dst, diff_diff_src))
     m = max(1, x.shape[1])
@@ -213,12 +215,13 @@ def batch_norm_double_backward(
     r = 1 / np.sqrt(variance + wide(epsilon))
     xhat = (x - mean) * r
 
-    def of(x, dy, ggx, ggg, ggb, gamma, sign, total):
+    def averages(x, size):
+        return (size(terms) / m for terms in (dy, dy * x, ggx, ggx * x, dy * ggx))
+
+    def of(x, dy, ggx, ggg, ggb, gamma, sign, of_dy, of_dy_x, of_g, of_g_x, cross):
         """The formulas; with absolute values and sign 1, the sizes of their terms."""
         if not is_training:
-            return ggg * r * dy, gamma * r * ggx + ggg * x + ggb, r * total(dy * ggx)
-        of_dy, of_dy_x, of_g, of_g_x = (total(terms) / m for terms in (dy, dy * x, ggx, ggx * x))
-        cross = total(dy * ggx) / m
+            return ggg * r * dy, gamma * r * ggx + ggg * x + ggb, m * r * cross
 
         def projected(u, of_u, of_u_x):  # what is left of u without its mean and its share of xhat
             return u + sign * of_u + sign * x * of_u_x
@@ -230,9 +233,15 @@ def batch_norm_double_backward(
         diff_gamma = m * r * (cross + sign * of_g * of_dy + sign * of_g_x * of_dy_x)
         return diff_src, diff_diff_dst, diff_gamma
 
-    found = of(xhat, dy, ggx, ggg, ggb, gamma, -1, accurate_sum)
-    terms = [size_of_xc(src, x, mean, far) * r, *map(abs, (dy, ggx, ggg, ggb, gamma))]
-    sizes = of(*[*terms, 1, lambda a: a.sum(axis=1, keepdims=True)])
+    def size(terms):
+        if not exact_sums:
+            return abs(terms).sum(axis=1, keepdims=True)
+        return np.maximum(abs(accurate_sum(terms)), np.sqrt(accurate_sum(terms**2)))
+
+    far = size_of_xc(src, x, mean, far) * r
+    found = of(xhat, dy, ggx, ggg, ggb, gamma, -1, *averages(xhat, accurate_sum))
+    terms = [*map(abs, (dy, ggx, ggg, ggb, gamma)), 1, *averages(np.copysign(far, xhat), size)]
+    sizes = of(far, *terms)
 
     def back(diff_src, diff_diff_dst, diff_gamma):
         yield from (as_before(a, src, axis) for a in (diff_src, diff_diff_dst))

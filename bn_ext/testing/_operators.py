@@ -1,6 +1,7 @@
 """How the published operators of bn_ext.specs are called, and where their results stand."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +51,46 @@ OPERATORS = {
 }
 
 
+@dataclass(frozen=True)
+class Operated:
+    """A function that is called as this operator, in place of a plain one."""
+
+    function: Callable[..., Any]
+    operator: Operator
+    package: str
+    kind: Kind
+
+    def __call__(self, *arrays: Any, epsilon: float) -> Any:
+        passed, options = self.passed(*arrays, epsilon=epsilon)
+        return self.function(*passed.values(), **options)
+
+    def passed(self, *arrays: Any, epsilon: float) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What the function gets: arrays by position, and options."""
+        kind, onednn = self.kind, self.package == "onednn_graph"
+        given = dict(zip(OPERANDS[kind.operation], arrays, strict=True))
+        absent = {given[name] is None for name in ("gamma", "beta") if name in given}
+        optional = onednn and kind.is_training
+        if absent == {True, False} or (True in absent and not optional):
+            raise NotImplementedError("the operator demands gamma, and beta with it")
+        if onednn and not epsilon:
+            raise NotImplementedError("the operator demands a positive epsilon")
+        src = given["src"]
+        like = np.zeros(src.shape[kind.axis], kind.vectors(src.dtype))
+        given = {**{name: like + old for name, old in OLD.items()}, "beta": like, **given}
+        given["reserve_space_3"] = np.empty(0, np.float32)
+        options: dict[str, Any] = {"epsilon": epsilon}
+        trains = self.operator.operation == "training"
+        if self.package == "tensorflow":
+            depth = "D" if src.ndim == 5 else ""
+            layout = f"NC{depth}HW" if kind.data_format == "NCX" else f"N{depth}HWC"
+            options |= {"data_format": layout, "is_training": kind.is_training}
+            options |= {"exponential_avg_factor": 1 - OLD_WEIGHT} if trains else {}
+        elif onednn:
+            options["data_format"] = kind.data_format
+            options |= {"momentum": OLD_WEIGHT} if trains else {}
+        return {name: given[name] for name in self.operator.arrays}, options
+
+
 def as_operator(
     function: Callable[..., Any], name: object, kind: Kind
 ) -> tuple[Callable[..., Any], Kind]:
@@ -71,36 +112,10 @@ def as_operator(
         raise ValueError(f"operator: expected one of {expected}, got {full}")
     if package != "tensorflow" and kind.is_training != (operator.operation != "inference"):
         raise ValueError(f"is_training: expected {not kind.is_training} for {full}")
-    for flag in ("relu", "add"):
+    for flag in ("relu", "add", "own_statistics"):
         if getattr(kind, flag):
             raise ValueError(f"{flag}: expected False for {full}")
     data_format = "NCX" if package == "ngraph" else kind.data_format
     how: dict[str, Any] = {**PACKAGES[package], "results": operator.results}
     kind = Kind(kind.operation, data_format, kind.is_training, **how)
-
-    def call(*arrays: Any, epsilon: float) -> Any:
-        given = dict(zip(OPERANDS[kind.operation], arrays, strict=True))
-        absent = {given[name] is None for name in ("gamma", "beta") if name in given}
-        optional = package == "onednn_graph" and kind.is_training
-        if absent == {True, False} or (True in absent and not optional):
-            raise NotImplementedError("the operator demands gamma, and beta with it")
-        if package == "onednn_graph" and not epsilon:
-            raise NotImplementedError("the operator demands a positive epsilon")
-        src = given["src"]
-        channels = src.shape[kind.axis]
-        like = np.zeros(channels, kind.vectors(src.dtype))
-        given = {**{name: like + old for name, old in OLD.items()}, "beta": like, **given}
-        given["reserve_space_3"] = np.empty(0, np.float32)
-        how: dict[str, Any] = {"epsilon": epsilon}
-        trains = operator.operation == "training"
-        if package == "tensorflow":
-            depth = "D" if src.ndim == 5 else ""
-            how["data_format"] = f"NC{depth}HW" if kind.data_format == "NCX" else f"N{depth}HWC"
-            how["is_training"] = kind.is_training
-            how |= {"exponential_avg_factor": 1 - OLD_WEIGHT} if trains else {}
-        elif package == "onednn_graph":
-            how["data_format"] = kind.data_format
-            how |= {"momentum": OLD_WEIGHT} if trains else {}
-        return function(*(given[name] for name in operator.arrays), **how)
-
-    return call, kind
+    return Operated(function, operator, package, kind), kind

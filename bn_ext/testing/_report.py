@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import tee
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,8 @@ from bn_ext._dtypes import DTYPES, dtype_of
 from bn_ext.testing._cases import ARITHMETICS, TENSORS, Case, Exact
 from bn_ext.testing._limits import arithmetic as number_of, distance, half_ulp
 from bn_ext.testing._script import program
-from bn_ext.testing._variations import Varied, fitting
+from bn_ext.testing._variations import Varied, fitting, remains
+from bn_ext.testing._weaker import out_of_range
 
 #: A case's verdict is the first of these that one of its results has; the first four fail.
 VERDICTS = "crashed", "raised", "wrong", "weaker", "range", "not judged", "refused", "right"
@@ -129,7 +129,8 @@ class Report:
 
     def settle(self) -> None:
         """Where a result is wrong in more cases than it is weaker in, with finite numbers, the same
-        mistake is what the latter show: limits of weak arithmetic are wide there.
+        mistake is what the latter show: limits of weak arithmetic are wide there. So it is where
+        zeros could be subnormal numbers, if the result is wrong in any other case.
         """
         verdicts = Counter(
             (each.result, each.verdict)
@@ -137,10 +138,11 @@ class Report:
             if np.isfinite(each.got) and np.isfinite(each.expected)
         )
         for place, each in enumerate(self.findings):
-            name = each.result
-            fewer = verdicts[name, each.verdict] < verdicts[name, "wrong"]
-            if each.verdict in ("weaker", "range") and fewer:
-                self.findings[place] = each._replace(verdict="wrong", arithmetic="")
+            flushed, wrong = each.reason == FLUSHED, verdicts[each.result, "wrong"]
+            others = 0 if flushed else verdicts[each.result, each.verdict]
+            if (each.verdict in ("weaker", "range") or flushed) and others < wrong:
+                each = each._replace(verdict="wrong", arithmetic="", reason="")
+                self.findings[place] = each
 
     def _cases(self) -> dict[str, list[Finding]]:
         """Each case's findings, the worst verdict first; a wrong sum spoils more than itself."""
@@ -328,19 +330,19 @@ def judged(
 
 
 def _in_range(case: Case, exact: Exact, name: str, array: Any) -> Any:
-    """A gradient, made right where it is what an overflow or an underflow on the way leaves: no
-    number; or, in place of diff_src, what a term of it that became 0 leaves.
+    """A result, made right where it is what an overflow or an underflow on the way leaves: no
+    number, or what remains without a term that became 0.
     """
-    if "backward" not in case.kind.operation:
-        return array
     with _core.DefaultMode():
-        (right, limits), masks = exact[name], case.out_of_range()
+        right, limits = exact[name]
+        varied = Varied(case, {name: values for name, (values, _) in exact.items()})
+        mask = out_of_range(case.by_channel(varied.arrays), number_of(case.data))
         axes = [axis for axis in range(right.ndim) if axis != case.axis % right.ndim]
-        over, under = (np.expand_dims(mask, axes if right.ndim > 1 else ()) for mask in masks)
-        gone = over & ~np.isfinite(array) & np.isfinite(right)
-        if name == "diff_src" and case.kind.is_training and case.kind.operation == "backward":
-            values = Varied(case, {name: right}).through("mean")[name]
-            gone |= under & (array != 0) & (distance(array, values) <= limits[1])
+        mask = np.expand_dims(mask, axes if right.ndim > 1 else ())
+        gone = mask & ~np.isfinite(array) & np.isfinite(right)
+        for rest in remains(varied) if mask.any() else ():
+            close = distance(array, rest.get(name, np.nan)) <= limits[1]
+            gone |= mask & (array != 0) & close
         return np.where(gone, right, array).astype(array.dtype)
 
 
@@ -449,61 +451,89 @@ def _number(number: Any) -> str:
 # ---- all cases -----------------------------------------------------------------------------
 
 
-def tried(
-    function: Callable[..., Any], cases: Iterable[Case], *, arithmetic: str = "float32",
-    narrow: bool = False, repeats: int = 1, same_bits: bool = False, strided: bool = False,
-) -> Iterator[tuple[list[Finding], str, list[str] | None]]:  # fmt: skip
-    """By case: what was found; its name if results differed from call to call; and, if numbers are
-    wrong, the variations that give them, of those that gave them in all cases before.
-    """
-    kept: list[tuple[str, str, Any, bytes]] = []  # what the call before returned
-    left: list[str] | None = None
-    for case in cases:
+class Trial:
+    """Calls of a function, judged; and, for each result, the smallest case with wrong numbers."""
+
+    def __init__(
+        self, function: Callable[..., Any], *, arithmetic: str = "float32", narrow: bool = False,
+        repeats: int = 1, same_bits: bool = False, strided: bool = False,
+    ) -> None:  # fmt: skip
+        self.function, self.strided = function, strided
+        self.repeats, self.same_bits = max(repeats, 1 + same_bits), same_bits
+        self.limits: Any = {"arithmetic": arithmetic, "narrow": narrow}
+        #: What the call before returned: case, result, the array, and its bytes then.
+        self.kept: list[tuple[str, str, Any, bytes]] = []
+        #: The variations that gave the wrong numbers of all cases before.
+        self.left: list[str] | None = None
+        self.worst = (-1.0, "")
+        self.smallest: dict[str, tuple[Case, float]] = {}
+
+    def tried(self, case: Case) -> tuple[list[Finding], str, list[str] | None]:
+        """What was found; the case's name if results differed from call to call; and, if numbers
+        are wrong, the variations that give them, of those that are left.
+        """
         worst: dict[tuple[str, str], Finding] = {}
         bits, exact, variations = set(), cache(case.exact), None
-        for _ in range(max(repeats, 1 + same_bits)):
-            found = called(function, case, strided=strided)
+        for _ in range(self.repeats):
+            results = called(self.function, case, strided=self.strided)
             findings = [
                 Finding(name, result, np.inf, reason="a later call overwrites it", verdict="wrong")
-                for name, result, array, before in kept
+                for name, result, array, before in self.kept
                 if array.tobytes() != before
             ]
-            if isinstance(found, Finding):
-                findings, kept = [*findings, found], []
+            if isinstance(results, Finding):
+                findings, self.kept = [*findings, results], []
             else:
-                findings += judged(case, found, arithmetic=arithmetic, narrow=narrow, exact=exact())
-                kept = _bytes(case, found)
-                arrays = {name: array for _, name, array, _ in kept if name in exact()}
+                findings += judged(case, results, exact=exact(), **self.limits)
+                self.kept = _bytes(case, results)
+                arrays = {name: array for _, name, array, _ in self.kept if name in exact()}
                 for each in filter(_has_wrong_numbers, findings):
                     finite = np.isfinite((each.got, each.expected)).all()
-                    if finite and each.case == case.name and left != []:
+                    if finite and each.case == case.name and self.left != []:
                         at = each.result, each.element
-                        left = variations = fitting(case, exact(), arrays, at, left)
-                bits.add(tuple(each[3] for each in kept))
+                        self.left = variations = fitting(case, exact(), arrays, at, self.left)
+                bits.add(tuple(each[3] for each in self.kept))
             for each in findings:
                 of = each.case, each.result
                 worst[of] = min(worst.get(of, each), each, key=_rank)
-        if same_bits and len(bits) > 1:
+        if self.same_bits and len(bits) > 1:
             reason = "other bits in another call"
             each = Finding(case.name, "function", np.inf, reason=reason, verdict="wrong")
             worst[each.case, each.result] = each
-        yield [*worst.values()], case.name if len(bits) > 1 else "", variations
+        for each in filter(_has_wrong_numbers, worst.values()):
+            self.worst = max(self.worst, (each.share, each.result))
+            other, _ = self.smallest.get(each.result, (case, 0))
+            if each.case == case.name and case.src.size <= other.src.size:
+                self.smallest[each.result] = case, each.share
+        return [*worst.values()], case.name if len(bits) > 1 else "", variations
+
+    def program(self, load: str = "") -> str:
+        """The smallest program that shows the worst mistake, if numbers are wrong."""
+        result = self.worst[1]
+        if result not in self.smallest:
+            return ""
+        case, share = self.smallest[result]
+
+        def fails(case: Case) -> bool:
+            results = called(self.function, case, strided=self.strided)
+            return not isinstance(results, Finding) and any(
+                _has_wrong_numbers(each)
+                and each.result == result
+                and each.share > min(100, share / 2)  # no cancellation that is hard to believe
+                for each in judged(case, results, **self.limits)
+            )
+
+        return program(self.function, case, result, fails, load=load)
 
 
-def _rank(each: Finding) -> tuple[int, float]:
-    return VERDICTS.index(each.verdict), -each.share
-
-
-def _bytes(case: Case, results: Mapping[str, Any]) -> list[tuple[str, str, Any, bytes]]:
-    """The results that can be read, and their bytes now."""
-    found = []
-    for name, result in results.items():
-        try:
-            array = as_array(result, case.data)
-            found.append((case.name, name, array, array.tobytes()))
-        except (Exception, SystemExit):  # judged() says why
-            continue
-    return found
+def run(function: Callable[..., Any], cases: Iterable[Case], **how: Any) -> Report:
+    """Call a function with each case, and judge what it returns; options as for `Trial`."""
+    report, trial = Report(arithmetic=how.get("arithmetic", "float32")), Trial(function, **how)
+    for case in shown(cases):
+        report.add(*trial.tried(case))
+    report.makers.append(trial.program)
+    report.settle()
+    return report
 
 
 def shown(cases: Iterable[Case]) -> Iterator[Case]:
@@ -522,53 +552,21 @@ def clear() -> None:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-class Examples:
-    """For each result the smallest case in which its numbers are wrong."""
-
-    def __init__(self, function: Callable[..., Any], **how: Any) -> None:
-        self.function, self.how, self.worst = function, how, (-1.0, "")
-        self.smallest: dict[str, tuple[Case, float]] = {}
-
-    def tried(self, cases: Iterable[Case]) -> Iterator[tuple[list[Finding], str, Any]]:
-        """As the function of this name."""
-        cases, kept = tee(shown(cases))
-        for found, case in zip(tried(self.function, cases, **self.how), kept, strict=True):
-            for each in filter(_has_wrong_numbers, found[0]):
-                self.worst = max(self.worst, (each.share, each.result))
-                other, _ = self.smallest.get(each.result, (case, 0))
-                if each.case == case.name and case.src.size <= other.src.size:
-                    self.smallest[each.result] = case, each.share
-            yield found
-
-    def program(self, load: str = "") -> str:
-        """The program, or nothing."""
-        if self.worst[1] not in self.smallest:
-            return ""
-        case, share = self.smallest[self.worst[1]]
-        how = {name: self.how[name] for name in ("arithmetic", "narrow") if name in self.how}
-
-        def fails(case: Case) -> bool:
-            results = called(self.function, case, strided=self.how.get("strided", False))
-            return not isinstance(results, Finding) and any(
-                _has_wrong_numbers(each)
-                and each.result == self.worst[1]
-                and each.share > min(100, share / 2)  # no cancellation that is hard to believe
-                for each in judged(case, results, **how)
-            )
-
-        return program(self.function, case, self.worst[1], fails, load=load)
+def _rank(each: Finding) -> tuple[int, float]:
+    return VERDICTS.index(each.verdict), -each.share
 
 
 def _has_wrong_numbers(each: Finding) -> bool:
     return each.verdict == "wrong" and bool(each.element)
 
 
-def run(function: Callable[..., Any], cases: Iterable[Case], **how: Any) -> Report:
-    """Call a function with each case, and judge what it returns; options as for `tried`."""
-    report = Report(arithmetic=how.get("arithmetic", "float32"))
-    examples = Examples(function, **how)
-    for found in examples.tried(cases):
-        report.add(*found)
-    report.makers.append(examples.program)
-    report.settle()
-    return report
+def _bytes(case: Case, results: Mapping[str, Any]) -> list[tuple[str, str, Any, bytes]]:
+    """The results that can be read, and their bytes now."""
+    found = []
+    for name, result in results.items():
+        try:
+            array = as_array(result, case.data)
+            found.append((case.name, name, array, array.tobytes()))
+        except (Exception, SystemExit):  # judged() says why
+            continue
+    return found

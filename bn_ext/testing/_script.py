@@ -10,6 +10,7 @@ import numpy as np
 
 import bn_ext._core as _core
 from bn_ext.testing._cases import TENSORS, Case, as_set
+from bn_ext.testing._operators import Operated
 
 #: Does the function still go wrong with these arrays, channels last? Then the case, else None.
 Fails = Callable[[dict[str, Any]], Case | None]
@@ -105,6 +106,10 @@ def _text(function: Any, case: Case, result: str, load: str, stopped: str) -> st
     """The program, in lines."""
     right, bounds = case.exact()[result]
     number = "float64" if case.data == "float64" else "float32"
+    arrays, options = case.arrays, {"epsilon": case.epsilon}
+    if isinstance(function, Operated):
+        arrays, options = function.passed(*arrays.values(), epsilon=case.epsilon)
+        function = function.function
     name = getattr(function, "__qualname__", "function")
     lines = [
         f'"""{name}: {result} is wrong, as in the case "{case.name}"{stopped}."""', "",
@@ -114,16 +119,17 @@ def _text(function: Any, case: Case, result: str, load: str, stopped: str) -> st
     lines += ["", "inf, nan = np.inf, np.nan"]
     if case.data == "bfloat16":
         lines.append("import ml_dtypes")
-    for argument, array in {**case.arrays, **case.more}.items():
+    for argument, array in {**arrays, **case.more}.items():
         if array is None:
             lines.append(f"{argument} = None")
             continue
         data = array.dtype.name
         dtype = "ml_dtypes.bfloat16" if data == "bfloat16" else f'"{data}"'
         lines.append(f"{argument} = np.array({_literal(array)}).astype({dtype})")
-    more = "".join(f", {n}={n}" for n in case.more)
+    given = [*arrays, *(f"{n}={option!r}" for n, option in options.items())]
+    given += [f"{n}={n}" for n in case.more]
     lines += [
-        f"got = function({', '.join(case.arrays)}, epsilon={case.epsilon!r}{more})",
+        f"got = function({', '.join(given)})",
         f"got = got[{case.results.index(result)}] if isinstance(got, (tuple, list)) else got",
         f"got = np.asarray(got, {number!r})",
         f"right = np.array({_literal(right.astype(number))})",

@@ -1,6 +1,6 @@
 """Mistakes that people make, as variations of the formulas: what a function is *as if*."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -131,6 +131,18 @@ class Varied:
         gone = ((dy * xc).mean(axis=1) * g.mean(axis=1) * cube)[:, None]
         gone = gone * formulas.column(p["gamma"], np.longdouble, 1)
         return {"diff_src": self.right["diff_src"] - self.back(gone)}
+
+
+def remains(varied: Varied) -> Iterator[Values]:
+    """What is left of the results if a factor of some of their terms becomes 0."""
+    operation = varied.case.kind.operation
+    if operation != "backward":
+        yield varied.of(gamma=0 * varied.gamma)
+    elif varied.case.kind.is_training:
+        yield varied.through("mean")
+    if operation == "double_backward":
+        yield varied.of(diff_diff_gamma=None)
+        yield varied.of(is_training=False)
 
 
 def _root(epsilon: Any) -> Callable[[Any], Any]:

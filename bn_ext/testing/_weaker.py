@@ -94,19 +94,26 @@ def range_of(number: str) -> tuple[Any, Any]:
     return np.finfo(number).tiny, np.finfo(number).max
 
 
-def out_of_range(p: Any, number: str) -> tuple[Any, Any]:
-    """(C,), of a gradient's operands: does a product of a formula, not its results, overflow? Does
-    one underflow?
-    """
+def out_of_range(p: Any, number: str) -> Any:
+    """(C,), of operands: does a product of some formula, but no result, overflow or underflow?"""
     wide, (least, top) = np.longdouble, range_of(number)
-    x, dy, mean = (a.astype(wide) for a in (p.src, p.diff_dst, p.mean))
-    far, most = (abs(a).max(axis=1, initial=0) for a in (x - mean[:, None], dy))
+    x, mean = p.src.astype(wide), abs(p.mean.astype(wide))
+    far, most = (abs(a).max(axis=1, initial=0) for a in (x - p.mean.astype(wide)[:, None], x))
     rstd, scale, m = rstd_of(p), abs(p.gamma.astype(wide)), max(1, x.shape[1])
-    sums = [most * far * m, most * scale * far * m]
-    powers = [rstd**2, rstd**3, rstd**-3, rstd**-4]
-    products = np.stack([*sums, *powers, far**2 * m, *(a * rstd**k for a in sums for k in (2, 3))])
-    over, under = (products > top) & (products < np.inf), (products < least) & (products > 0)
-    return over.any(axis=0), under.any(axis=0)
+    factors = [
+        abs(getattr(p, name).astype(wide)).max(axis=1, initial=0)
+        for name in ("diff_dst", "diff_diff_src")
+        if hasattr(p, name)
+    ]
+    if factors:
+        factors += [factors[0] * factors[-1]] * (len(factors) > 1)
+        sums = [a * far * m * b for a in factors for b in (1, scale)]
+        products = [*sums, *(a * rstd**k for a in sums for k in (2, 3)), far**2 * m]
+        products += [rstd**k for k in (2, 3, -3, -4)]
+    else:
+        products = [rstd**2, *(scale * a for a in (far, most, mean))]
+    sizes = np.stack(products)
+    return (((sizes > top) & (sizes < np.inf)) | ((sizes < least) & (sizes > 0))).any(axis=0)
 
 
 def forward_bounds(of: Start, p: Any, src_1: Any) -> dict[str, Any]:
@@ -169,7 +176,7 @@ def double_backward_bounds(
 ) -> dict[str, Any]:
     """Bounds of a double backward: two sums on a path, and rstd to the fifth power."""
     near, want = formula(far=of.far), formula(far=of.far + of.off)
-    share, m = of.grown(2 * (of.sum + PATH * of.unit), 5), max(1, p.src.shape[1])
+    share, m = of.grown(2 * (of.of_products + PATH * of.unit), 5), max(1, p.src.shape[1])
     bounds = {}
     for name, less, terms in zip(want._fields[:3], near[3:], want[3:], strict=True):
         factor = share[:, 0] if terms.ndim == 1 else formulas.as_before(share, terms, axis)

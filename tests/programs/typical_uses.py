@@ -102,8 +102,6 @@ assert_type(statistics + parts[0], bn_ext.Statistics)
 statistics += parts[0]
 assert_type(statistics.variance, NDArray[np.float64])
 assert_type(statistics.unbiased_variance, NDArray[np.float64])
-kept = bn_ext.Statistics.from_moments(v32, v64, 100, dtype="float32")
-assert_type(kept + statistics, bn_ext.Statistics)
 window = bn_ext.Statistics(x32, exact=True)
 assert_type(window + window - window, bn_ext.Statistics)
 assert_type(statistics.count, int)
