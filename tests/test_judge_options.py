@@ -1,4 +1,4 @@
-"""Each two options of the judge at once, with each mistake that it may meet: what the verdict is."""
+"""Each two options of the judge at once, with each mistake that it may meet: its verdict."""
 
 import functools
 import itertools
