@@ -535,8 +535,6 @@ def test_statistics_that_others_have_kept(rng, data, count):
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        (([0.0], [-1.0], 3), ValueError, "variance: expected at least 0, got -1.0 in channel 0"),
-        (([0.0] * 2, [0.0, 0.5], 1), ValueError, "variance: expected 0 with count=1, got 0.5 in c"),
         (([0.0], [np.inf], 1), ValueError, "variance: expected 0 with count=1, got inf in channel"),
         (
             ([0.0], [1.0, 1.0], 3),
@@ -886,15 +884,6 @@ def refused_or_right(sums):
     return False
 
 
-@pytest.mark.parametrize("limb", [-1, -3])
-def test_squares_below_0(limb):
-    """Negative sums of squares are refused, however large."""
-    sums = Statistics(np.ones((3, 2)), exact=True)
-    sums.array[-4, 1, 1] = limb
-    with pytest.raises(ValueError, match="array: the integers of channel 1 are impossible"):
-        sums.mean  # noqa: B018
-
-
 def test_flags_that_no_parts_have():
     """A sum has flags only if it has terms; squares have flags if and only if their numbers do."""
     numbers, squares = (Statistics(np.ones((3, 2)), exact=True) for _ in "ab")
@@ -1021,17 +1010,6 @@ def test_any_strides_and_alignment(rng):
             assert np.array_equal(given, state)
     want, got = (p.run(bn_ext.batch_norm_backward, sums=each) for each in (sums, other))
     assert all_bits(want) == all_bits(got)
-
-
-def test_refusals_show_where_means_differ(rng):
-    x, mean = rng.standard_normal((5, 2000)), np.zeros(2000)
-    other = mean.copy()
-    other[1000] = np.nextafter(0, 1)
-    one, two = (bn_ext.GradientSums(x, x, each) for each in (mean, other))
-    with pytest.raises(ValueError, match=r"mean\[1000\]=0.0 and one with mean\[1000\]=5e-324; "):
-        one + two
-    with pytest.raises(ValueError, match="mean, 5e-324 in channel 1000, got sums about 0.0$"):
-        bn_ext.batch_norm_backward(x, x, other, mean + 1, epsilon=1, sums=one)
 
 
 @of_both_kinds
