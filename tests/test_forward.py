@@ -7,7 +7,7 @@ import hostile_data
 import numpy as np
 import pytest
 from bounds import dst_error, forward_errors, running_errors, statistics_errors
-from cases import DATA_DTYPES, DTYPES, EPSILON, Family, all_bits, dtype, shape
+from cases import DATA_DTYPES, DTYPES, EPSILON, Family, all_bits, dtype, shape, team_of
 from exact_sums import statistics
 
 import bn_ext
@@ -238,6 +238,7 @@ def test_so_they_are_where_channels_are_summed_again(rng, data, dims):
             check_exact_statistics(
                 np.ascontiguousarray(src), "NCX", sixteenths, powers, num_threads=num_threads
             )
+            team_of(num_threads)
 
 
 @pytest.mark.parametrize("data_format", cases.FORMATS)

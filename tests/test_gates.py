@@ -83,6 +83,7 @@ def test_every_bit_of_a_workspace_counts(size, num_threads):
     bits_of_all[-5] = 0xFF  # past the last element too
     assert not diff_src(relu=True, workspace=none_of_all).any()
     assert bits(diff_src(relu=True, workspace=bits_of_all)) == bits(diff_src())
+    assert cases.team_of(num_threads) == num_threads
 
 
 @every_format

@@ -6,7 +6,7 @@ import guarded
 import numpy as np
 import pytest
 from bounds import assert_near
-from cases import DATA_DTYPES, DTYPES, FORMATS, Problem, all_bits, full_order, placed
+from cases import DATA_DTYPES, DTYPES, FORMATS, Problem, all_bits, full_order, placed, team_of
 from members import MEMBERS, problem
 from needs import needs_linux
 
@@ -278,6 +278,7 @@ def test_copies_in_pieces(rng, data, dims):
                 bn_ext.batch_norm_backward, diff_dst=diff_dst, out=(out, None, None),
                 num_threads=num_threads,
             )  # fmt: skip
+            assert team_of(num_threads) == num_threads
             assert all_bits(grads) == all_bits(dense)
             own = np.frombuffer(out.tobytes(), np.uint8)
             assert np.count_nonzero(out.base) == np.count_nonzero(own)  # no gap is written

@@ -1,5 +1,6 @@
 """A clone: its import, compiled or not, and the versions of its linters."""
 
+import ast
 import errno
 import itertools
 import json
@@ -59,6 +60,31 @@ def test_in_the_fast_tests_each_two_values_meet():
     for one, other in itertools.combinations("nks", 2):
         met = {(params[one], params[other]) for params in kept}
         assert len(met) == len({(e.callspec.params[one], e.callspec.params[other]) for e in cube})
+
+
+def asks_for_a_team(node):
+    """Does code name a number of threads that is not 1?"""
+    pairs = [(each.arg, each.value) for each in ast.walk(node) if isinstance(each, ast.keyword)]
+    for each in ast.walk(node):
+        if isinstance(each, ast.Dict):
+            names = [getattr(key, "value", None) for key in each.keys]
+            pairs += zip(names, each.values, strict=True)
+    values = [value for name, value in pairs if name == "num_threads"]
+    return any(not (isinstance(v, ast.Constant) and v.value in (0, 1)) for v in values)
+
+
+def test_each_test_of_teams_says_how_many_threads_it_had():
+    """Of one thread, it would say nothing."""
+    silent = []
+    for path in (ROOT / "tests").glob("test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.parse(text).body:
+            is_test = isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+            if is_test and asks_for_a_team(node):
+                code = ast.get_source_segment(text, node)
+                if not re.search(r"team_of|threads_used|last_call|assert_right", code):
+                    silent.append(f"{path.name}: {node.name}")
+    assert silent == []
 
 
 #: What Cython 3.3.1 makes of some statements loses or lacks a reference when memory is short.

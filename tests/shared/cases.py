@@ -228,6 +228,15 @@ def are_expected(threads, asked, tasks):
     return threads == (min(asked, tasks) if _core.has_openmp() else 1)
 
 
+def team_of(asked):
+    """The number of threads of this thread's last call, which asked for so many: a test of teams
+    collects them, and is worth nothing below two.
+    """
+    threads, tasks, _ = _core.last_call().values()
+    assert are_expected(threads, asked, tasks)
+    return threads if _core.has_openmp() else asked
+
+
 def mixed_bits(seed, num_threads=None):
     """Bits of a small gradient; the seed sets form, dtype and mode. Other processes import this."""
     data_format = list(FORMATS)[seed % 2]
