@@ -109,26 +109,26 @@ def test_sums_are_those_of_fractions(rng, kind, name):
         check_statistics(part, x)
 
 
-def ulps_between(found, true):
+def ulps_between(got, true):
     """The distance of a double from a fraction, in ulps of the fraction."""
     try:
         unit_of_last = Fraction(math.ulp(float(true)))
     except OverflowError:
-        return 0 if found == np.inf else np.inf
-    return abs(Fraction(found) - true) / unit_of_last
+        return 0 if got == np.inf else np.inf
+    return abs(Fraction(got) - true) / unit_of_last
 
 
-def check_statistics(found, x):
+def check_statistics(batch, x):
     """The mean is within 0.5001 ulp of fractions, the variance within 1.51; small ones: 1 and 2."""
-    found = found.mean, found.variance
+    batch = batch.mean, batch.variance
     for c, column in enumerate(x.T):
         if not np.isfinite(column).all():
-            assert not np.isfinite(found[0][c])
-            assert np.isnan(found[1][c])
+            assert not np.isfinite(batch[0][c])
+            assert np.isnan(batch[1][c])
             continue
         bounds = (0.5001, 1, 2.0**-1022), (1.51, 2, 2.0**-1020)
         for array, true, (ulps, of_small, small) in zip(
-            found, statistics(column), bounds, strict=True
+            batch, statistics(column), bounds, strict=True
         ):
             got = float(array[c])
             assert ulps_between(got, true) <= (of_small if abs(true) < small else ulps)
@@ -280,17 +280,17 @@ def test_exponents_that_change(rng, walk, name):
             state, sums = part.array, sums_of(part)
             assert np.array_equal(state, _core.canonical_state(state, part._format))
             _, lowest = STATES[len(state)]
-            for s, of in enumerate(terms):
+            for s, column in enumerate(terms):
                 squared = s == 1 and len(state) in MOMENTS
-                finite = np.isfinite(of)
+                finite = np.isfinite(column)
                 assert finite.all(axis=0).any()
                 with np.errstate(invalid="ignore"):
-                    beyond = np.where(finite, 0, of.astype(np.float64))
+                    beyond = np.where(finite, 0, column.astype(np.float64))
                     special = (beyond**2 if squared else beyond).sum(axis=0)
                 wrong = ~finite.all(axis=0)
                 np.testing.assert_array_equal(sums[s][wrong], special[wrong])
                 for c in range(0, channels, 1 + squared * channels // 3):
-                    units = units_of(of[finite[:, c], c], lowest, squared=squared)
+                    units = units_of(column[finite[:, c], c], lowest, squared=squared)
                     assert integer_of(state, s, c) == units
 
 

@@ -54,9 +54,9 @@ def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
 def test_long_doubles_of_the_judge_have_their_precision(word):
     """Whatever a function leaves in x87's control word, and the word is back afterwards."""
 
-    def kernel(*given, epsilon):
+    def kernel(*arrays, epsilon):
         try:
-            return bn_ext.batch_norm_backward(*given, epsilon=epsilon, data_format="NXC")
+            return bn_ext.batch_norm_backward(*arrays, epsilon=epsilon, data_format="NXC")
         finally:
             libm.fesetenv(changed)
 
@@ -237,15 +237,15 @@ CALLS = [
 ]  # fmt: skip
 
 
-def bits(found):
+def bits(results):
     """What was found as values that can be compared."""
-    if isinstance(found, dict):
-        return bits([*found.values()])
-    if isinstance(found, (list, tuple)):
-        return [bits(each) for each in found]
-    if isinstance(found, (bn_ext.Statistics, bn_ext.GradientSums)):
-        return pickle.dumps(found)
-    return all_bits([found]) if isinstance(found, np.ndarray) else repr(found)
+    if isinstance(results, dict):
+        return bits([*results.values()])
+    if isinstance(results, (list, tuple)):
+        return [bits(each) for each in results]
+    if isinstance(results, (bn_ext.Statistics, bn_ext.GradientSums)):
+        return pickle.dumps(results)
+    return all_bits([results]) if isinstance(results, np.ndarray) else repr(results)
 
 
 @pytest.mark.quick

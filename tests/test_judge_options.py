@@ -2,11 +2,11 @@
 
 import functools
 import itertools
-import random
 
 import ml_dtypes
 import numpy as np
 import pytest
+from allpairspy import AllPairs
 from cases import DATA_DTYPES
 from needs import needs_long_double
 
@@ -63,36 +63,36 @@ class Call:
         for results in self.earlier:
             results[0][...] = 7
 
-    def write(self, given):
-        given[0][..., -1] = 3
+    def write(self, arrays):
+        arrays[0][..., -1] = 3
 
 
 def fail(error):
     raise error("as told")
 
 
-#: What a function does: (to its call or its arguments, the verdict, what the message says), unless
-#: the options allow it: SAVED.
+#: What a function does: (what it does to its call or its arguments, the verdict, what the message
+#: says); SHOWS has which options let it pass.
 MISTAKES = {
-    "none": (lambda call, given: None, "right", ""),
-    "a number": (lambda call, given: call.add_one(), "wrong", "wrong:"),
+    "none": (lambda call, arrays: None, "right", ""),
+    "a number": (lambda call, arrays: call.add_one(), "wrong", "wrong:"),
     "the second call": (
-        lambda call, given: call.count == 1 and call.add_one(), "wrong", "wrong:"),
-    "the third call": (lambda call, given: call.count == 2 and call.add_one(), "wrong", "wrong:"),
+        lambda call, arrays: call.count == 1 and call.add_one(), "wrong", "wrong:"),
+    "the third call": (lambda call, arrays: call.count == 2 and call.add_one(), "wrong", "wrong:"),
     "other bits": (
-        lambda call, given: call.count % 2 and call.results.__setitem__(
+        lambda call, arrays: call.count % 2 and call.results.__setitem__(
             slice(None), [a.astype(np.longdouble) for a in call.results]),
         "wrong", "other bits in another call"),
-    "a narrow dtype": (lambda call, given: call.narrow(), "wrong", "expected at least"),
+    "a narrow dtype": (lambda call, arrays: call.narrow(), "wrong", "expected at least"),
     "gaps": (
-        lambda call, given: any(a is not None and a.size > a.ndim and not a.flags.c_contiguous
-                                for a in given) and call.add_one(), "wrong", "wrong:"),
-    "a shared buffer": (lambda call, given: call.spoil_earlier(), "wrong", "a later call overwr"),
-    "writing": (lambda call, given: call.write(given), "wrong", "wrote to src"),
-    "an error": (lambda call, given: fail(ValueError), "raised", "raised ValueError: as told"),
-    "a refusal": (lambda call, given: fail(NotImplementedError), "refused", "NotImplementedError"),
+        lambda call, arrays: any(a is not None and a.size > a.ndim and not a.flags.c_contiguous
+                                for a in arrays) and call.add_one(), "wrong", "wrong:"),
+    "a shared buffer": (lambda call, arrays: call.spoil_earlier(), "wrong", "a later call overwr"),
+    "writing": (lambda call, arrays: call.write(arrays), "wrong", "wrote to src"),
+    "an error": (lambda call, arrays: fail(ValueError), "raised", "raised ValueError: as told"),
+    "a refusal": (lambda call, arrays: fail(NotImplementedError), "refused", "NotImplementedError"),
     **{f"{kind} arithmetic": (
-        lambda call, given, kind=kind: call.move(kind), "weaker", "have it:|has it:")
+        lambda call, arrays, kind=kind: call.move(kind), "weaker", "have it:|has it:")
        for kind in [*ARITHMETICS][1:]},
 }  # fmt: skip
 
@@ -130,33 +130,15 @@ OPTIONS = {
 OF_GATES = "relu", "add"
 
 
-def pairwise(options, choose):
-    """Rows in which each value of an option meets each of another."""
-    places = [(name, value) for name, values in options.items() for value in values]
-    pairs = itertools.combinations(places, 2)
-    missing = {frozenset(pair) for pair in pairs if pair[0][0] != pair[1][0]}
-    while missing:
-        row = dict(min(missing, key=sorted))
-        for name in choose.sample([*options], len(options)):
-            pairs = {v: {frozenset(((name, v), other)) for other in row.items()}
-                     for v in options[name]}  # fmt: skip
-            best = max(options[name], key=lambda v: len(pairs[v] & missing))
-            row.setdefault(name, best)
-        missing -= {*map(frozenset, itertools.combinations(row.items(), 2))}
-        yield {name: row[name] for name in options}
-
-
-def table(seed=0):
+def table():
     """Each mistake meets each pair of options; checks and dtypes, each pair of values."""
-    choose = random.Random(seed)
-    checks = zip(
-        itertools.cycle(DATA_DTYPES), itertools.cycle(CHECKS), strict=True
-    )  # 4 and 7: all pairs
+    checks = zip(itertools.cycle(CHECKS), itertools.cycle(DATA_DTYPES), strict=True)
     for mistake in MISTAKES:
-        for row in pairwise(OPTIONS, choose):
-            data, check = next(checks)
+        for row, (check, data) in zip(AllPairs([*OPTIONS.values()]), checks, strict=False):
             data = "float16" if mistake == "float16 arithmetic" else data
-            yield {"check": check, "mistake": mistake, "dtypes": data, **row}
+            rest = dict(zip(OPTIONS, row, strict=True))
+            yield {"check": check, "mistake": mistake, "dtypes": data, **rest}
+        next(checks)  # of the next mistake, each row meets another
 
 
 ROWS = [*table()]
@@ -170,24 +152,24 @@ def test_each_pair_is_in_the_table():
         assert met >= {*itertools.product(values, others)} - alone, (one, other)
 
 
-def right(case, arrays, epsilon, more):
+def right(case, arrays, epsilon, gate):
     """bn_ext's results."""
     kind, names = case.kind, OPERANDS[case.kind.operation]
-    how = {"epsilon": epsilon, "data_format": kind.data_format}
+    options = {"epsilon": epsilon, "data_format": kind.data_format}
     arguments = dict(zip(names, arrays, strict=True))
     if kind.operation == "training":
-        return [*bn_ext.batch_norm_training(**arguments, **more, **how, relu=kind.relu)]
+        return [*bn_ext.batch_norm_training(**arguments, **gate, **options, relu=kind.relu)]
     if kind.operation == "inference":
-        return [bn_ext.batch_norm_inference(**arguments, **more, **how, relu=kind.relu)]
+        return [bn_ext.batch_norm_inference(**arguments, **gate, **options, relu=kind.relu)]
     if kind.own_statistics:
         batch = bn_ext.Statistics(arguments["src"], data_format=kind.data_format)
         arguments |= {"mean": batch.mean, "variance": batch.variance}
-    how["is_training"] = kind.is_training
+    options["is_training"] = kind.is_training
     if kind.operation == "double_backward":
-        return [*bn_ext.batch_norm_double_backward(**arguments, **how)]
-    if kind.add and more:
-        more = {**more, "diff_src_1": True}
-    results = [*bn_ext.batch_norm_backward(**arguments, **more, **how, relu=kind.relu)]
+        return [*bn_ext.batch_norm_double_backward(**arguments, **options)]
+    if kind.add and gate:
+        gate = {**gate, "diff_src_1": True}
+    results = [*bn_ext.batch_norm_backward(**arguments, **gate, **options, relu=kind.relu)]
     return [*results, *[arguments["diff_dst"]] * (kind.add and not kind.relu)]
 
 
@@ -195,12 +177,12 @@ def function_of(o, kind, changed):
     """The function under test; `changed` gets what its mistake returned."""
     counts, earlier = itertools.count(), []
 
-    def function(*given, epsilon, **more):
-        arrays = dict(zip(OPERANDS[kind.operation], given, strict=True))
-        case = Case("", kind, arrays, epsilon, more)
-        results = [np.array(a) for a in right(case, given, epsilon, more)]
+    def function(*operands, epsilon, **gate):
+        arrays = dict(zip(OPERANDS[kind.operation], operands, strict=True))
+        case = Case("", kind, arrays, epsilon, gate)
+        results = [np.array(a) for a in right(case, operands, epsilon, gate)]
         call = Call(case, results, next(counts), earlier[:])
-        changed.append(MISTAKES[o["mistake"]][0](call, given))
+        changed.append(MISTAKES[o["mistake"]][0](call, operands))
         earlier.append(call.results)
         return call.results[0] if kind.operation == "inference" else tuple(call.results)
 

@@ -94,10 +94,10 @@ def derived(case):
 def beyond_rounding(case):
     """{result: (its right values, its limits without the last rounding)}"""
     with np.errstate(all="ignore"):
-        for result, (right, found) in case.exact().items():
+        for result, (right, bounds) in case.exact().items():
             kind = case.data if result in TENSORS else number_of(case.data)
             rounded = result not in TENSORS or case.data in ("float16", "bfloat16")
-            yield result, right, found - (half_ulp(right, kind) if rounded else 0)
+            yield result, right, bounds - (half_ulp(right, kind) if rounded else 0)
 
 
 def only(kind, name, data):
@@ -114,10 +114,10 @@ def test_limits_are_as_derived(name, data):
     for case in itertools.islice(cases, DATA_DTYPES.index(data) % 2, None, 2):
         with np.errstate(all="ignore"):
             bounds = derived(case)
-        for result, right, (found, *_) in beyond_rounding(case):
-            says = np.isfinite(found) & np.isfinite(right)
-            off = abs(found - bounds[result])[says]
-            room = 1e-9 * found[says] + 1e-6 * half_ulp(right[says], case.data)
+        for result, right, (limit, *_) in beyond_rounding(case):
+            says = np.isfinite(limit) & np.isfinite(right)
+            off = abs(limit - bounds[result])[says]
+            room = 1e-9 * limit[says] + 1e-6 * half_ulp(right[says], case.data)
             assert (off <= room).all(), (case.name, result)
             count += says.any()
     assert count >= 12
@@ -150,9 +150,9 @@ def test_weaker_limits_are_as_wide_as_once_derived(name, data):
     """
     name, wanted = name
     case = only(KINDS[name], "three axes", data)
-    ((right, found),) = ((r, f) for n, r, f in beyond_rounding(case) if n == wanted)
+    ((right, bounds),) = ((r, f) for n, r, f in beyond_rounding(case) if n == wanted)
     at = abs(right).argmax()
-    shares = [float(a.flat[at] / abs(right.flat[at])) for a in found[1:]]
+    shares = [float(a.flat[at] / abs(right.flat[at])) for a in bounds[1:]]
     u = power(number_of(data), 0)
     assert shares[:2] == pytest.approx([u * n for n in WEAKER[name, wanted]], rel=0.01)
     assert len(shares) == 2 + (data == "float16")
@@ -172,9 +172,9 @@ LOST = {
 @pytest.mark.parametrize("data", ["float32", "float64"])
 @pytest.mark.parametrize("key", LOST)
 def test_limits_of_what_underflow_takes(key, data):
-    right, found = only(KINDS[key[0]], "small diff_dst", data).exact()[key[1]]
+    right, bounds = only(KINDS[key[0]], "small diff_dst", data).exact()[key[1]]
     at, units = abs(right).argmin(), [power(data, 1), *[np.finfo(data).tiny] * 2]
-    shares = [float(a.flat[at] / unit) for a, unit in zip(found, units, strict=True)]
+    shares = [float(a.flat[at] / unit) for a, unit in zip(bounds, units, strict=True)]
     assert shares == pytest.approx(LOST[key], rel=0.01)
 
 
@@ -192,16 +192,18 @@ def operands(**changed):
 
 def holds(kind, data, p):
     """Does anything hold in the channel?"""
-    how = {"epsilon": p.epsilon, "axis": 0, "wide": np.longdouble}
+    options = {"epsilon": p.epsilon, "axis": 0, "wide": np.longdouble}
     p.src = p.src.astype(np.float64) if data == "float64" else p.src
     with np.errstate(all="ignore"):
         if kind == "backward":
             arrays = p.src, p.diff_dst, p.mean, p.variance, p.gamma
-            return limits.gradient_holds(p, formulas.batch_norm_backward(*arrays, **how), data)[0]
+            return limits.gradient_holds(p, formulas.batch_norm_backward(*arrays, **options), data)[
+                0
+            ]
         if kind == "double":
             return limits.second_holds(p, None, data)[0]
         arrays = p.src, p.mean, p.variance, p.gamma, p.beta
-        want = formulas.batch_norm_inference(*arrays, **how)
+        want = formulas.batch_norm_inference(*arrays, **options)
         return limits.forward_holds(p, want, 0, data)[0]
 
 
@@ -233,11 +235,11 @@ ENDS = [
 @pytest.mark.parametrize("data", DATA_DTYPES)
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end[0])
 def test_where_limits_end(end, data):
-    kind, of, single, double = end
+    kind, changes, single, double = end
     wanted = double if data == "float64" else single
 
     def is_held(k):
-        return holds(kind, data, operands(**of(np.ldexp(ONE, k))))
+        return holds(kind, data, operands(**changes(np.ldexp(ONE, k))))
 
     assert is_held(wanted - 1 if wanted else 1000)
     assert not (wanted and is_held(wanted))
@@ -267,11 +269,11 @@ def test_numbers_near_the_ends_of_each_dtype(place, name, data):
     }
     for size, change in changes.items():
 
-        def kernel(*given, epsilon, change=change):
-            given = [*given]
-            if given[place] is not None:
-                given[place] = change(given[place]).astype(given[place].dtype)
-            return Kernels(SUMS["wide"]).backward(*given, epsilon)
+        def kernel(*arrays, epsilon, change=change):
+            arrays = [*arrays]
+            if arrays[place] is not None:
+                arrays[place] = change(arrays[place]).astype(arrays[place].dtype)
+            return Kernels(SUMS["wide"]).backward(*arrays, epsilon)
 
         names = "two axes", f"{size} {name}"
         cases = [only(KINDS["backward"], each, data) for each in names]

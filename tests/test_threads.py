@@ -187,8 +187,8 @@ def test_64_callers_with_mixed_shapes():
         return [mixed_bits(seed, 1 + seed % 5) for _ in range(10)]
 
     with ThreadPoolExecutor(64) as pool:
-        for seed, found in enumerate(pool.map(call, range(64))):
-            assert all(bits == wanted[seed] for bits in found)
+        for seed, results in enumerate(pool.map(call, range(64))):
+            assert all(bits == wanted[seed] for bits in results)
 
 
 @needs_openmp

@@ -70,23 +70,23 @@ def fewer():
         _core.set_cache_sizes(*caches)
         src, diff_dst = rng.standard_normal((2, *shape), np.float32)
         v = np.ones(shape[1], np.float32)
-        found = []
+        gradients = []
         for k in (1, 4):
             for training in (True, False):
                 grads = bn_ext.batch_norm_backward(
                     src, diff_dst, v, v, epsilon=0.5, data_format="NCX", is_training=training,
                     num_threads=k,
                 )  # fmt: skip
-                found.append([a.tobytes() for a in grads])
-        assert found[:2] == found[2:]
+                gradients.append([a.tobytes() for a in grads])
+        assert gradients[:2] == gradients[2:]
         most = max(most, _core.last_call()["threads"])
     return most
 
 
 def fewer_within_a_region():
-    found = []
-    region(2, lambda: found.append(fewer()))
-    return found
+    threads = []
+    region(2, lambda: threads.append(fewer()))
+    return threads
 
 
 def a_million():
@@ -107,10 +107,10 @@ def started():
             "dense": p, "gaps": laid(p, lambda a: placed(a, "gaps")),
             "order": laid(p, lambda a: placed(a, "spread", order=range(a.ndim)[::-1])),
         }  # fmt: skip
-        for how, q in laid_out.items():
+        for memory, q in laid_out.items():
             asked = (calls(q, data_format=data_format, num_threads=k) for k in (1, 3))
             for number, pair in enumerate(zip(*asked, strict=True)):
-                name = f"{number}, {pair[0].func.__name__}, {data_format}, {how}"
+                name = f"{number}, {pair[0].func.__name__}, {data_format}, {memory}"
                 counts[name] = [in_thread(functools.partial(threads_of, each)) for each in pair]
         layer = bn_ext.BatchNorm(shape[1], data_format=data_format, relu=True)
         for name in ("forward", "backward"):
@@ -145,7 +145,7 @@ def pool_in_another_mode():
     with fp_mode("flush"):
         region(4, lambda: None)
     dy, v = np.full((300_000, 8), 1e-40, np.float32), np.ones(8, np.float32)
-    found = []
+    outcomes = []
     for training in (True, False):
         one, four = (
             bn_ext.batch_norm_backward(
@@ -153,11 +153,11 @@ def pool_in_another_mode():
             ).diff_src.tobytes()
             for k in (1, 4)
         )
-        found.append((one == four, any(one), _core.last_call()["threads"]))
+        outcomes.append((one == four, any(one), _core.last_call()["threads"]))
     modes = {}
     region(4, lambda: modes.update({threading.get_ident(): fp_mode_in_effect()}))
     here = modes.pop(threading.get_ident())
-    return found, here, sorted(modes.values())
+    return outcomes, here, sorted(modes.values())
 
 
 if __name__ == "__main__":
