@@ -533,8 +533,10 @@ def test_statistics_that_others_have_kept(rng, data, count):
 
 
 @pytest.mark.parametrize(
-    ("moments", "error", "message"),
+    ("given", "error", "message"),
     [
+        (([0.0], [-1.0], 3), ValueError, "variance: expected at least 0, got -1.0 in channel 0"),
+        (([0.0] * 2, [0.0, 0.5], 1), ValueError, "variance: expected 0 with count=1, got 0.5 in c"),
         (([0.0], [np.inf], 1), ValueError, "variance: expected 0 with count=1, got inf in channel"),
         (
             ([0.0], [1.0, 1.0], 3),
@@ -548,9 +550,9 @@ def test_statistics_that_others_have_kept(rng, data, count):
         (([0.0], [1.0], 1.5), TypeError, "count: expected an integer, got 1.5"),
     ],
 )
-def test_moments_that_no_data_has(moments, error, message):
+def test_moments_that_no_data_has(given, error, message):
     with pytest.raises(error, match=f"^{message}"):
-        Statistics.from_moments(*moments)
+        Statistics.from_moments(*given)
     with pytest.raises(ValueError, match="^dtype: expected float32, float64, .* got 'float'"):
         Statistics.from_moments([0.0], [1.0], 3, dtype="float")
     assert Statistics.from_moments([0.0], [1.0], 3, dtype=np.float32).dtype == "float32"
