@@ -78,23 +78,22 @@ CAUSES = [
 def facts(module):
     """What an adapter says of its package; None if that is not installed here."""
     try:
-        adapter = import_module(f"{adapters.__name__}.{module}")
+        found = import_module(f"{adapters.__name__}.{module}")
     except ImportError:
         return None
-    if not hasattr(adapter, "NAME"):
+    if not hasattr(found, "NAME"):
         return None  # what several have in common
     return {
-        "name": adapter.NAME, "layout": adapter.LAYOUT, "own": adapter.OWN,
-        "date": str(date.today()),
-        "operations": [op for op in OPERATIONS if hasattr(adapter, op)],
-        "versions": pages.versions(adapter.PACKAGES),
+        "name": found.NAME, "layout": found.LAYOUT, "own": found.OWN, "date": str(date.today()),
+        "operations": [op for op in OPERATIONS if hasattr(found, op)],
+        "versions": pages.versions(found.PACKAGES),
         "machine": bn_ext.show_config(mode="dicts")["processor"],
     }  # fmt: skip
 
 
 def kind_of(operation, layout, own):
-    mode = {"is_training": operation != "inference", "own_statistics": operation in own}
-    return Kind(operation, layout, **mode)
+    more = {"is_training": operation != "inference", "own_statistics": operation in own}
+    return Kind(operation, layout, **more)
 
 
 def command(module, operation, layout, own):
@@ -113,10 +112,10 @@ def rows_of(module, operation, layout, own):
     report = child.run(load, partial(standard_cases, kind), arithmetic="float32",
                        narrow=False, repeats=1, same_bits=False, strided=False)  # fmt: skip
     right, rows = {}, []
-    for findings in report._cases().values():
-        worst, name = findings[0], findings[0].case.removesuffix(", float32")
+    for found in report._cases().values():
+        worst, name = found[0], found[0].case.removesuffix(", float32")
         if worst.verdict == "right":
-            kinds = [each.arithmetic for each in findings]
+            kinds = [each.arithmetic for each in found]
             weakest = "float32" if "float32" in kinds else "double"
             right[weakest] = right.get(weakest, 0) + 1
             continue
@@ -138,17 +137,17 @@ def load():
     if not CSV.exists():
         return {}, []
     lines = CSV.read_text(encoding="utf-8").splitlines()
-    noted = (line.removeprefix("# ").partition(": ") for line in lines if line.startswith("# "))
+    said = (line.removeprefix("# ").partition(": ") for line in lines if line.startswith("# "))
     rows = [*csv.reader(line for line in lines if not line.startswith("# "))]
-    packages = {module: json.loads(text) for module, _, text in noted}
-    return dict(sorted(packages.items(), key=lambda each: each[1]["name"].lower())), rows[1:]
+    found = {module: json.loads(text) for module, _, text in said}
+    return dict(sorted(found.items(), key=lambda each: each[1]["name"].lower())), rows[1:]
 
 
-def save(packages, rows):
-    order = [*packages]
+def save(said, rows):
+    order = [*said]
     rows.sort(key=lambda row: (order.index(row[0]), [*OPERATIONS].index(row[1])))
     with CSV.open("w", newline="", encoding="utf-8") as file:
-        for module, about in packages.items():
+        for module, about in said.items():
             file.write(f"# {module}: {json.dumps(about)}\n")
         csv.writer(file, lineterminator="\n").writerows([Row._fields, *rows])
 
@@ -162,13 +161,13 @@ def measure(modules):
         if about is None:
             print(f"{module}: not installed", flush=True)
             continue
-        measured = []
+        found = []
         for operation in about["operations"]:
-            measured += rows_of(module, operation, about["layout"], about["own"])
-            print(module, operation, counts(measured, operation), flush=True)
-        packages, rows = load()  # others may have written meanwhile
-        packages[module] = about
-        save(packages, [*(row for row in rows if row[0] != module), *measured])
+            found += rows_of(module, operation, about["layout"], about["own"])
+            print(module, operation, counts(found, operation), flush=True)
+        said, rows = load()  # others may have written meanwhile
+        said[module] = about
+        save(said, [*(row for row in rows if row[0] != module), *found])
 
 
 # ---- what is made of it ---------------------------------------------------------------
@@ -190,23 +189,23 @@ def cause_of(row):
 
 def counts(rows, operation=None):
     """{column: how many cases}"""
-    numbers = dict.fromkeys(COLUMNS, 0)
+    found = dict.fromkeys(COLUMNS, 0)
     for row in map(Row._make, rows):
         own_rule = row.verdict == "wrong" and cause_of(row).own_rule
         verdict = "own rule" if own_rule else row.verdict
         for name, (verdicts, arithmetic) in COLUMNS.items():
             if operation in (None, row.operation) and verdict in verdicts:
-                numbers[name] += int(row.cases) * (arithmetic in ("", row.arithmetic))
-    return numbers
+                found[name] += int(row.cases) * (arithmetic in ("", row.arithmetic))
+    return found
 
 
-def tables(packages, rows):
+def tables(said, rows):
     """Markdown: a table for each operation."""
-    parts, by = [], {module: [row for row in rows if row[0] == module] for module in packages}
+    parts, by = [], {module: [row for row in rows if row[0] == module] for module in said}
     for operation, title in OPERATIONS.items():
         lines = [
             [about["name"], *(n or "" for n in counts(by[module], operation).values())]
-            for module, about in packages.items()
+            for module, about in said.items()
             if operation in about["operations"]
         ]
         parts.append(f"### {title}\n\n{pages.markdown(['package', *COLUMNS], lines)}\n")
@@ -215,15 +214,15 @@ def tables(packages, rows):
 
 def grouped(rows, *, own_rule):
     """{(module, operation, cause): its rows} of what is wrong, or of own rules."""
-    groups = {}
+    found = {}
     for row in map(Row._make, rows):
         cause = cause_of(row)
         if row.verdict in ("wrong", "crashed") and cause.own_rule == own_rule:
-            groups.setdefault((row.module, row.operation, cause), []).append(row)
-    return groups
+            found.setdefault((row.module, row.operation, cause), []).append(row)
+    return found
 
 
-def mistakes(packages, rows):
+def mistakes(said, rows):
     """Markdown: what is wrong, and what crashed; the worst element of each cause."""
     lines = []
     for (module, operation, cause), group in grouped(rows, own_rule=False).items():
@@ -231,24 +230,24 @@ def mistakes(packages, rows):
         shown = worst.reason or (
             f"{worst.result} {worst.element}: {worst.got} instead of {worst.expected}"
         )
-        also = f" and {len(group) - 1} more" * (len(group) > 1)
-        about = packages[module]
+        more = f" and {len(group) - 1} more" * (len(group) > 1)
+        about = said[module]
         again = command(module, operation, about["layout"], about["own"])
         lines.append([
-            about["name"], OPERATIONS[operation].lower(), worst.case + also, shown, cause.text,
+            about["name"], OPERATIONS[operation].lower(), worst.case + more, shown, cause.text,
             f"`{again}`",
         ])  # fmt: skip
     heading = ["package", "operation", "cases", "worst element", "what it is", "to repeat it"]
     return pages.markdown(heading, lines) + "\n"
 
 
-def own_rules(packages, rows):
+def own_rules(said, rows):
     """Markdown: who has which rule of its own."""
     names = {}
     for module, _, cause in grouped(rows, own_rule=True):
-        names.setdefault(cause.text, {})[packages[module]["name"]] = None
+        names.setdefault(cause.text, {})[said[module]["name"]] = None
     fill = partial(textwrap.fill, width=120, subsequent_indent="  ")
-    return "".join(fill(f"- {text}: {', '.join(who)}.") + "\n" for text, who in names.items())
+    return "".join(fill(f"- {text}: {', '.join(of)}.") + "\n" for text, of in names.items())
 
 
 #: {kind of cases in the picture: what the names of its cases contain}; the last takes all others.
@@ -263,11 +262,11 @@ COLOURS = {
 }  # fmt: skip
 
 
-def worst(packages, rows):
+def worst(said, rows):
     """{(module, operation, kind of cases): the worst COLOURS of its cases}"""
     squares = {
         (module, operation, kind): "right"
-        for module, about in packages.items() for operation in about["operations"] for kind in CASES
+        for module, about in said.items() for operation in about["operations"] for kind in CASES
     }  # fmt: skip
     names, order = {"raised": "refused", "crashed": "wrong"}, [*COLOURS]
     for row in map(Row._make, rows):
@@ -281,12 +280,12 @@ def worst(packages, rows):
     return squares
 
 
-def draw(packages, rows, path):
+def draw(said, rows, path):
     """Draw a table: a row for each package, bn_ext's first, a column for each kind of cases of each
     operation, a square for the worst of them.
     """
-    squares = worst(packages, rows)
-    modules = sorted(packages, key=lambda module: packages[module]["name"] != "bn_ext")
+    squares = worst(said, rows)
+    modules = sorted(said, key=lambda module: said[module]["name"] != "bn_ext")
     starts = {operation: k * (len(CASES) + 0.8) for k, operation in enumerate(OPERATIONS)}
     # A little wider than a phone: a larger picture would have larger words than a page elsewhere.
     with pages.picture(path, size=(4.5, 5.6), dpi=100) as (figure, panels):
@@ -304,7 +303,7 @@ def draw(packages, rows, path):
             panel.text(start + len(CASES) / 2 - 0.5, len(modules) + 0.4, title, ha="center", size=8)
         panel.set_xticks([start + k for start in starts.values() for k in range(len(CASES))],
                          [*CASES] * len(starts), rotation=90)  # fmt: skip
-        panel.set_yticks(range(len(modules)), [packages[module]["name"] for module in modules])
+        panel.set_yticks(range(len(modules)), [said[module]["name"] for module in modules])
         panel.get_yticklabels()[0].set_fontweight("bold")
         panel.xaxis.tick_top()
         panel.set_xlim(-0.6, max(starts.values()) + len(CASES) - 0.4)
@@ -315,10 +314,10 @@ def draw(packages, rows, path):
                       handletextpad=0.1, columnspacing=1)  # fmt: skip
 
 
-def versions(packages, rows):
+def versions(said, rows):
     """Markdown: the versions of packages, and the machines."""
-    machines = ", ".join(dict.fromkeys(about["machine"] for about in packages.values()))
-    lines = [[about["name"], about["versions"], about["date"]] for about in packages.values()]
+    machines = ", ".join(dict.fromkeys(about["machine"] for about in said.values()))
+    lines = [[about["name"], about["versions"], about["date"]] for about in said.values()]
     table = pages.markdown(["package", "versions", "day"], lines)
     return f"On {machines}:\n\n{table}\n"
 
@@ -329,10 +328,10 @@ PARTS = {"counts": tables, "mistakes": mistakes, "own rules": own_rules, "versio
 
 def write():
     """Make page and picture of the file."""
-    packages, rows = load()
+    said, rows = load()
     for mark, text in PARTS.items():
-        pages.put(mark, PAGE, text(packages, rows))
-    draw(packages, rows, pages.ROOT / "docs" / "who_passes.svg")
+        pages.put(mark, PAGE, text(said, rows))
+    draw(said, rows, pages.ROOT / "docs" / "who_passes.svg")
 
 
 def report(options):
