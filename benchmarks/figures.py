@@ -29,7 +29,7 @@ def load():
     with CSV.open(newline="") as file:
         lines = file.readlines()
     runs = [line.split(": ", 1)[1].strip() for line in lines if line.startswith("# ")]
-    found = []
+    rows = []
     for line in csv.DictReader(line for line in lines if not line.startswith("# ")):
         facts = {name: line[name] for name in KEY}
         facts |= {"threads": int(line["threads"]), "run": int(line["run"])}
@@ -41,19 +41,19 @@ def load():
             }
             for columns in (TIMES, IN_PAIRS)
         )
-        found.append({**facts, "medians": times, "pairs": pairs})
-    return runs, found
+        rows.append({**facts, "medians": times, "pairs": pairs})
+    return runs, rows
 
 
-def save(runs, found):
+def save(runs, rows):
     """Write all rows. Runs without a row are dropped."""
-    kept = sorted({r["run"] for r in found})
+    kept = sorted({r["run"] for r in rows})
     with CSV.open("w", newline="") as file:
         for number, run in enumerate(kept):
             file.write(f"# run {number}: {runs[run]}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        for r in found:
+        for r in rows:
             cells = [
                 f"{1e6 * r[times][name]:.4g}" if name in r[times] else ""
                 for times in ("medians", "pairs")
@@ -64,8 +64,8 @@ def save(runs, found):
 
 def add(measured):
     """Add the rows of a run; they replace the same rows of earlier runs."""
-    runs, found = load()
-    by_key = {tuple(r[name] for name in KEY): r for r in found}
+    runs, rows = load()
+    by_key = {tuple(r[name] for name in KEY): r for r in rows}
     run = pages.run([name for name in PEERS if any(name in r["medians"] for r in measured)])
     runs = runs if run in runs else [*runs, run]
     for r in measured:
@@ -100,18 +100,18 @@ def over_best_peer(r, times="medians"):
     return min(over_peers(r, times).values(), default=math.nan)
 
 
-def compared(found, level="v4", ops=("backward",), dtypes=("float32", "bfloat16"), **also):
+def compared(rows, level="v4", ops=("backward",), dtypes=("float32", "bfloat16"), **also):
     """The rows of the shapes of ResNet-50 with the most threads."""
     wanted = {"level": level, "malloc": "default", "set": "resnet", **also}
-    mine = [r for r in found if wanted.items() <= r.items() and r["op"] in ops]
+    mine = [r for r in rows if wanted.items() <= r.items() and r["op"] in ops]
     most = max((r["threads"] for r in mine), default=0)
     return [r for r in mine if r["dtype"] in dtypes and r["threads"] == most]
 
 
-def summary(found):
+def summary(rows):
     """Markdown: a line for each level, operation, layout, dtype and work; geometric means."""
     groups = {}
-    for r in found:
+    for r in rows:
         key = tuple(r[name] for name in ("level", "op", "layout", "dtype", "behind"))
         groups.setdefault(key, []).append(r)
     heading = [
@@ -146,34 +146,34 @@ def summary(found):
 LEADING = "pass"
 
 
-def page(runs, found):
+def page(runs, rows):
     """Markdown: what ran on which machine, and one table."""
     machines, shown = [], []
-    for level in dict.fromkeys(r["level"] for r in found):
-        ops = dict.fromkeys(r["op"] for r in found)
+    for level in dict.fromkeys(r["level"] for r in rows):
+        ops = dict.fromkeys(r["op"] for r in rows)
         works = [LEADING, "product"] if level == "v4" else [LEADING]
-        mine = [r for work in works for r in compared(found, level, behind=work)]
-        mine += [r for r in compared(found, level, ops, ["float32"]) if r["op"] != "backward"]
+        mine = [r for work in works for r in compared(rows, level, behind=work)]
+        mine += [r for r in compared(rows, level, ops, ["float32"]) if r["op"] != "backward"]
         shown += mine
         machines += [f"{r['threads']} threads; {pages.short(runs[r['run']])}" for r in mine]
-    said = "\n".join(dict.fromkeys(machines))
+    where = "\n".join(dict.fromkeys(machines))
     first = textwrap.fill(
-        f"NumPy's formula takes {of_numpy(found):.0f} times as long as bn_ext: the median of the "
+        f"NumPy's formula takes {of_numpy(rows):.0f} times as long as bn_ext: the median of the "
         "float32 gradient in these shapes, in both layouts, behind a pass.",
         width=120,
     )
-    return f"ResNet-50's shapes, {said}:\n\n{summary(shown)}\n\n{first}\n"
+    return f"ResNet-50's shapes, {where}:\n\n{summary(shown)}\n\n{first}\n"
 
 
-def of_numpy(found):
+def of_numpy(rows):
     """How many times as long NumPy's formula takes: the one figure of speed in the README."""
-    shown = compared(found, behind=LEADING, dtypes=("float32",))
+    shown = compared(rows, behind=LEADING, dtypes=("float32",))
     return statistics.median(over_peers(r)["numpy"] for r in shown)
 
 
-def headline(runs, found):
+def headline(runs, rows):
     """The README's paragraph: medians and ranges over the rows. A test compares them."""
-    shown = compared(found, behind=LEADING, dtypes=("float32",))
+    shown = compared(rows, behind=LEADING, dtypes=("float32",))
     (cpu,) = {runs[r["run"]].partition(",")[0] for r in shown}
 
     def spread(name):
@@ -194,10 +194,10 @@ def headline(runs, found):
     return textwrap.fill(text, width=120, break_on_hyphens=False) + "\n"
 
 
-def draw(found, path):
+def draw(rows, path):
     """Draw each peer's time as a multiple of ours: the median of its rows."""
     by_peer = {"bn_ext": [1]}
-    for r in found:
+    for r in rows:
         for name, ratio in over_peers(r).items():
             by_peer.setdefault(name, []).append(ratio)
     times = {name: statistics.median(all) for name, all in by_peer.items()}
@@ -215,10 +215,10 @@ def draw(found, path):
         panel.set_title("time of the float32 gradient (bn_ext = 1)", fontsize=10)
 
 
-def draw_rows(found, path):
+def draw_rows(rows, path):
     """Draw the multiples of the floor: a panel per layout, a row per package, a dot per shape."""
-    layouts, dtypes = (dict.fromkeys(r[name] for r in found) for name in ("layout", "dtype"))
-    measured = {name for r in found for name in r["medians"]}
+    layouts, dtypes = (dict.fromkeys(r[name] for r in rows) for name in ("layout", "dtype"))
+    measured = {name for r in rows for name in r["medians"]}
     names = [n for n in TIMES if n in measured - {FLOOR, TWO_PASSES, OTHER_LAYOUT}]
     size = 4.3, 2.7 * len(layouts)
     with pages.picture(path, rows=len(layouts), size=size, dpi=150) as (figure, axes):
@@ -226,7 +226,7 @@ def draw_rows(found, path):
             for shift, dtype in zip((-0.18, 0.18), dtypes, strict=True):
                 dots = [
                     (r["medians"][name] / floor(r), at + shift)
-                    for r in found
+                    for r in rows
                     for at, name in enumerate(names)
                     if (r["layout"], r["dtype"]) == (layout, dtype) and name in r["medians"]
                 ]
@@ -242,9 +242,9 @@ def draw_rows(found, path):
 
 def report(options):
     """Update the page and the pictures from the file; print the README's paragraph."""
-    runs, found = load()
-    pages.put("figures", "docs/figures.md", page(runs, found))
-    print(headline(runs, found))
-    shown = compared(found, behind=LEADING)
+    runs, rows = load()
+    pages.put("figures", "docs/figures.md", page(runs, rows))
+    print(headline(runs, rows))
+    shown = compared(rows, behind=LEADING)
     draw([r for r in shown if r["dtype"] == "float32"], pages.ROOT / "docs" / "headline.png")
     draw_rows(shown, pages.ROOT / "docs" / "figures.png")

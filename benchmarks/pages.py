@@ -22,10 +22,10 @@ def versions(names):
     """The versions of bn_ext, of NumPy and of these peers, in words."""
     installed = packages_distributions()
     others = [name for name in dict.fromkeys(["numpy", *names]) if name in installed]
-    found = [f"{name} {version(installed[name][0])}" for name in others if name != "bn_ext"]
+    packages = [f"{name} {version(installed[name][0])}" for name in others if name != "bn_ext"]
     if "oneDNN" in names:
-        found.append(f"oneDNN {onednn_version()}")
-    return ", ".join([f"bn_ext {bn_ext.__version__}", *found])
+        packages.append(f"oneDNN {onednn_version()}")
+    return ", ".join([f"bn_ext {bn_ext.__version__}", *packages])
 
 
 def run(names):
@@ -43,9 +43,9 @@ def run(names):
     ])  # fmt: skip
 
 
-def short(said):
+def short(run):
     """What a page says of a run: processor, date, packages; the rest stands in the CSV file."""
-    machine, day, *_, packages = said.split("; ")
+    machine, day, *_, packages = run.split("; ")
     return "; ".join([machine.partition(",")[0], day, packages])
 
 
@@ -67,27 +67,27 @@ def put(name, page, text):
     print(text)
 
 
-def write_rows(name, said, heading, lines):
+def write_rows(name, run, heading, lines):
     """Write rows to docs/NAME.csv."""
     with open(ROOT / "docs" / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
-        file.write(f"# {said}\n")
+        file.write(f"# {run}\n")
         csv.writer(file, lineterminator="\n").writerows([heading, *lines])
 
 
-def put_rows(name, page, said, heading, lines, shown):
+def put_rows(name, page, run, heading, lines, shown):
     """Write all rows to docs/NAME.csv, and put the table of those that are `shown` into a page.
     What all of these have in common stands above it, since a phone shows few columns.
     """
-    write_rows(name, said, heading, lines)
-    said = short(said) if "; " in said else said
+    write_rows(name, run, heading, lines)
+    run = short(run) if "; " in run else run
     columns, kept = zip(*filter(shown, lines), strict=True), []
     for title, column in zip(heading, columns, strict=True):
         if len({*column}) > 1 or len(column) == 1:
             kept.append([title, *column])
         else:
-            said += f"; {title} {column[0]}"
+            run += f"; {title} {column[0]}"
     first, *rest = zip(*kept, strict=True)
-    put(name, page, f"{said}:\n\n{markdown(first, rest)}\n")
+    put(name, page, f"{run}:\n\n{markdown(first, rest)}\n")
 
 
 @contextmanager

@@ -271,13 +271,13 @@ SAMPLES = [
 
 
 def judge(operation, kernel):
-    check, how = {
+    check, options = {
         "training": (check_forward, {}), "inference": (check_forward, {"is_training": False}),
         "backward": (check_backward, {}), "double_backward": (check_double_backward, {}),
     }[operation]  # fmt: skip
     try:
         for quick in (True, False):  # most are found soon
-            check(kernel, quick=quick, **how)
+            check(kernel, quick=quick, **options)
     except AssertionError:
         return True
     return False

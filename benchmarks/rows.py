@@ -103,8 +103,8 @@ def row(case, packages, seconds, skipped):
             if isinstance(error, ImportError):
                 skipped(name, f"not installed ({error})")
             else:
-                what = type(error).__name__
-                skipped(name, f"{case.dtype} {case.layout} {case.shape}: {what}")
+                kind = type(error).__name__
+                skipped(name, f"{case.dtype} {case.layout} {case.shape}: {kind}")
             if isinstance(error, ImportError | ChildProcessError):
                 packages.pop(name).end()
     return row_of(case, in_turns(bursts, seconds), packages["bn_ext"].used)

@@ -127,15 +127,15 @@ def linkcode_resolve(domain, info):
     """Where the repository has a function or a class."""
     if not public:
         return None
-    found = sys.modules.get(info["module"])
+    member = sys.modules.get(info["module"])
     for name in info["fullname"].split("."):
-        found = getattr(found, name, None)
-    if isinstance(found, type):
-        found = found.__init__  # a class itself is said to be in bn_ext, whose file lacks it
-    found = inspect.unwrap(found) if callable(found) else getattr(found, "fget", None)
+        member = getattr(member, name, None)
+    if isinstance(member, type):
+        member = member.__init__  # a class itself is said to be in bn_ext, whose file lacks it
+    member = inspect.unwrap(member) if callable(member) else getattr(member, "fget", None)
     try:
-        lines, first = inspect.getsourcelines(found)
-        path = Path(inspect.getsourcefile(found)).relative_to(Path(bn_ext.__file__).parent)
+        lines, first = inspect.getsourcelines(member)
+        path = Path(inspect.getsourcefile(member)).relative_to(Path(bn_ext.__file__).parent)
     except (TypeError, OSError, ValueError):  # made by Python or by torch
         return None
     return f"{sources}/bn_ext/{path.as_posix()}#L{first}-L{first + len(lines) - 1}"
@@ -190,14 +190,14 @@ def adapt(app, page, source):
         source[0] = make_reference.linked(source[0])
 
 
-def signature_of_class(app, what, name, obj, options, signature, returned):
+def signature_of_class(app, kind, name, obj, options, signature, returned):
     """That of the tables: a class on the stand-in for torch would have another one."""
-    if what == "class" and not issubclass(obj, tuple):
+    if kind == "class" and not issubclass(obj, tuple):
         return make_reference.signature(obj.__init__), returned
     return None
 
 
-def example_first(app, what, name, obj, options, lines):
+def example_first(app, kind, name, obj, options, lines):
     """Move the examples, as numpydoc writes them, before the list of parameters."""
     if ":Parameters:" in lines and ".. rubric:: Examples" in lines:
         start, at = lines.index(".. rubric:: Examples"), lines.index(":Parameters:")

@@ -117,9 +117,9 @@ SAME = [
 def test_forms_of_options(p, name, argument, values):
     results = []
     for value in values:
-        given = arguments(p, name) | (four(p) if name == "training" else {}) | {argument: value}
-        result = function_of(name)(**given)
-        results.append(all_bits([*result, given.get("running_mean")]))
+        accepted = arguments(p, name) | (four(p) if name == "training" else {}) | {argument: value}
+        result = function_of(name)(**accepted)
+        results.append(all_bits([*result, accepted.get("running_mean")]))
     assert results[1:] == results[:1] * (len(values) - 1)
 
 
@@ -294,13 +294,13 @@ def of_autograd(p):
         (functions.batch_norm_training, ("src", "gamma", "beta")),
         (functions.batch_norm_inference, ("src", "mean", "variance", "gamma", "beta")),
     ):
-        given = [getattr(p, name) for name in names]
+        arrays = [getattr(p, name) for name in names]
 
         def function(*values, call=call, names=names):
             return call(**dict(zip(names, values, strict=True)), epsilon=EPSILON, data_format="NXC")
 
-        for n, like in enumerate(given):
-            vjp, dst = autograd.make_vjp(function, n)(*given)
+        for n, like in enumerate(arrays):
+            vjp, dst = autograd.make_vjp(function, n)(*arrays)
             pairs += [(dst, p.src), (vjp(p.diff_dst), like)]
             if names[n] not in ("mean", "variance"):
                 pairs.append((autograd.make_vjp(vjp)(p.diff_dst)[0](like), p.src))

@@ -42,8 +42,8 @@ def test_bench(capsys, fake):
     _, *tables, last = re.split("\n\n", out.strip())
     assert last.startswith("used: ")
     wanted = [(threads, behind) for threads in (1, 3) for behind in _bench.WORK]
-    for (threads, behind), found in zip(wanted, tables, strict=True):
-        facts, heading, *rows = found.splitlines()
+    for (threads, behind), table in zip(wanted, tables, strict=True):
+        facts, heading, *rows = table.splitlines()
         assert facts == (
             f"backward, dtype: float32, layout: NXC, threads: {threads}, behind: {behind}"
         )
@@ -102,20 +102,20 @@ def test_the_table_fits_80_columns_and_says_all(names):
     facts = "backward, dtype: bfloat16, layout: NXC, threads: 16, behind: "
     assert [line for line in lines if ":" in line] == [f"{facts}product", f"{facts}nothing"]
     cells, others = ["50x2048x7x7", "2", "12.3000", "11.9000", "2.4"], len({*names} - {"bn_ext"})
-    found = [line.split() for line in lines]
-    assert found.count([*cells, "124.6000", *["37.1/8.1x"] * others]) == 2
-    assert found.count([*cells, *["37.1x"] * others]) == 1
+    words = [line.split() for line in lines]
+    assert words.count([*cells, "124.6000", *["37.1/8.1x"] * others]) == 2
+    assert words.count([*cells, *["37.1x"] * others]) == 1
 
 
 def test_a_pair_is_the_call_and_the_work_before_it(monkeypatch):
     """Both take a known time."""
     monkeypatch.setitem(_bench.WORK, "pass", lambda: time.sleep(0.02))
     some = {"bn_ext": lambda _: lambda: None, "slow": lambda _: lambda: time.sleep(0.01)}
-    found = _bench.row(Case((4, 3), "NXC", "float32", behind="pass"), some, 1e-9)
-    assert 0 < found["shortest"]["bn_ext"] < 0.01 <= found["shortest"]["slow"] < 0.02
+    row = _bench.row(Case((4, 3), "NXC", "float32", behind="pass"), some, 1e-9)
+    assert 0 < row["shortest"]["bn_ext"] < 0.01 <= row["shortest"]["slow"] < 0.02
     for name, least in (("bn_ext", 0.02), ("slow", 0.03)):
-        assert found["shortest"][name] <= found["medians"][name] <= found["pairs"][name] - 0.02
-        assert found["pairs"][name] >= least
+        assert row["shortest"][name] <= row["medians"][name] <= row["pairs"][name] - 0.02
+        assert row["pairs"][name] >= least
 
 
 def test_every_call_stands_behind_other_work():
@@ -164,8 +164,8 @@ def test_threads_are_the_most_that_took_part(monkeypatch):
     monkeypatch.setattr(_bench, "rest", lambda: None)
     counts = iter([1, 2, 1])
     monkeypatch.setattr(_core, "last_call", lambda: {"threads": next(counts)})
-    found = _bench.row(Case((4, 3), "NXC", "float32"), {"bn_ext": _bench.bn_ext_call}, 1e-9)
-    assert (found["threads"], found["threads_used"]) == (_core.default_threads(), 2)
+    row = _bench.row(Case((4, 3), "NXC", "float32"), {"bn_ext": _bench.bn_ext_call}, 1e-9)
+    assert (row["threads"], row["threads_used"]) == (_core.default_threads(), 2)
 
 
 def test_ctrl_c_ends_bench_after_the_rows_it_has(capsys, monkeypatch, short):
@@ -188,8 +188,8 @@ def test_ctrl_c_ends_bench_after_the_rows_it_has(capsys, monkeypatch, short):
 def test_the_numpy_peer_computes_the_same(dtype, layout, op):
     problem = Problem(Case((4, 3, 5, 6), layout, dtype, op))
     ours, theirs = (
-        found if isinstance(found, tuple) else [found]
-        for found in (_bench.bn_ext_call(problem)(), _bench.numpy_call(problem)())
+        results if isinstance(results, tuple) else [results]
+        for results in (_bench.bn_ext_call(problem)(), _bench.numpy_call(problem)())
     )
     near = {"float64": 1e-12, "float32": 1e-4}.get(dtype, 0.02)
     for a, b in zip(ours, theirs, strict=True):

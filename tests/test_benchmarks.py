@@ -113,7 +113,7 @@ def test_every_row_is_a_case(layouts):
 
 
 @pytest.mark.parametrize(
-    ("medians", "behind", "said"),
+    ("medians", "behind", "warning"),
     [
         ([1.9, 1.2], "pass", ""),
         ([1.5, 4.7], "product", ""),
@@ -124,13 +124,13 @@ def test_every_row_is_a_case(layouts):
         ),
     ],
 )
-def test_a_busy_machine_is_named(medians, behind, said):
+def test_a_busy_machine_is_named(medians, behind, warning):
     """Whichever package's calls are spread; behind a product, BLAS's threads spread them."""
     times = dict(zip(["bn_ext", "numpy"], medians, strict=True))
     row = {"behind": behind, "medians": times, "shortest": {"bn_ext": 1, "numpy": 1}}
     quiet = {**row, "medians": {"bn_ext": 1.1}}
-    assert rows.noise([quiet, row]).startswith(said)
-    assert bool(rows.noise([quiet, row])) == bool(said)
+    assert rows.noise([quiet, row]).startswith(warning)
+    assert bool(rows.noise([quiet, row])) == bool(warning)
 
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="no groups of processes here")
@@ -147,17 +147,17 @@ def test_what_all_rows_have_in_common_stands_above_the_table(monkeypatch, tmp_pa
 
 def test_a_square_is_the_worst_of_its_cases():
     """Of each operation of a package; what a package decides is no mistake."""
-    said = {"one": {"operations": ["backward"]}}
+    packages = {"one": {"operations": ["backward"]}}
     row = ["one", "backward", "right", "double", 1, "two axes", *[""] * 7]
     kinds = ["two axes", "small gamma", "one row", "a case with a new name", "large mean"]
     verdicts = ["raised", "wrong", "weaker", "crashed", "not judged"]
     rows = [[*row[:2], verdict, "", 1, kind, *row[6:]]
             for kind, verdict in zip(kinds, verdicts, strict=True)]  # fmt: skip
     rows[1][9] = "0"  # as of subnormal numbers that become 0
-    squares = conformance.worst(said, [row, *rows])
+    squares = conformance.worst(packages, [row, *rows])
     assert len(squares) == len(conformance.CASES)
-    found = {kind: colour for (*_, kind), colour in squares.items() if colour != "right"}
-    assert found == {
+    colours = {kind: colour for (*_, kind), colour in squares.items() if colour != "right"}
+    assert colours == {
         "shapes": "refused", "tiny numbers": "weaker, own rule",
         "one row or none": "weaker, own rule", "other values": "wrong",
     }  # fmt: skip
@@ -242,7 +242,7 @@ def test_calls_on_views_do_what_calls_on_copies_do(op, layout):
             assert b.flags.c_contiguous
             b[...] = a
         operands.call(num_threads=1)()
-        dense.call(num_threads=2)()
+        dense.call(num_threads=1)()
         assert operands.written[0].any()
         for a, b in zip(operands.written, dense.written, strict=True):
             if kind.startswith(

@@ -21,13 +21,13 @@ def test_every_function_is_called(p):
 
 
 LAYOUTS = ["contiguous", "gaps", "backwards", "spread", "other order"]
-every_layout = pytest.mark.parametrize("how", LAYOUTS)
+every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 
 
-def operands(rng, shape, data_format, how):
-    """A problem in float64 that is laid out as `how` says."""
+def operands(rng, shape, data_format, layout):
+    """A problem in float64 that is laid out as `layout` says."""
     p = members.problem(rng, shape, data_format, "float64")
-    where = {"order": (1, 0, 2)} if how == "other order" else {"how": how}
+    where = {"order": (1, 0, 2)} if layout == "other order" else {"layout": layout}
     return members.laid(
         p, lambda array: placed(array, **where), lambda array: placed(array, "spread")
     )
@@ -51,8 +51,8 @@ WRONG = [{}, {"epsilon": -1.0}, {"another_vector": np.zeros(1)}, {"another_vecto
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
 @pytest.mark.parametrize("data_format", FORMATS)
 @every_layout
-def test_arrays_are_let_go_of(rng, how, data_format, wrong):
-    p = operands(rng, (4, 5, 6), data_format, how)
+def test_arrays_are_let_go_of(rng, layout, data_format, wrong):
+    p = operands(rng, (4, 5, 6), data_format, layout)
     for name, value in wrong.items():
         setattr(p, name, getattr(p, value) if isinstance(value, str) else value)
     alive = {name: weakref.ref(array) for name, array in vars(p).items()
@@ -63,8 +63,8 @@ def test_arrays_are_let_go_of(rng, how, data_format, wrong):
 
 
 @every_layout
-def test_copies_are_let_go_of(rng, how):
-    p = operands(rng, (40, 30, 20), "NXC", how)
+def test_copies_are_let_go_of(rng, layout):
+    p = operands(rng, (40, 30, 20), "NXC", layout)
     refusals(p)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]

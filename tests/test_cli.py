@@ -125,7 +125,7 @@ def ended(folder, line, command, folders_name="cases", **environment):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
-    ("to", "said"),
+    ("to", "message"),
     [
         (">&-", "standard output is closed"),
         (">/dev/full", "[Errno 28] No space left on device"),
@@ -133,12 +133,12 @@ def ended(folder, line, command, folders_name="cases", **environment):
     ],
 )
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_output_that_cannot_be_written(tmp_path, command, to, said, unbuffered):
+def test_an_output_that_cannot_be_written(tmp_path, command, to, message, unbuffered):
     """One line, whether Python notices at once or when the buffer is written."""
     line, environment = f'"$0" "$@" {to}', {"PYTHONUNBUFFERED": unbuffered}
     status, _, err = ended(tmp_path, line, command, **environment)
     assert status == 2
-    assert re.fullmatch(rf"bn-ext( {command})?: {re.escape(said)}\n", err)
+    assert re.fullmatch(rf"bn-ext( {command})?: {re.escape(message)}\n", err)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs names of files that are any bytes")

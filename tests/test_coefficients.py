@@ -55,9 +55,9 @@ class Model:
         self.low = v.mean - self.mean.astype(np.float64)
         self.shift = v.beta - self.scale * self.low
 
-    def sums(self, by, of, count=1):
+    def sums(self, by, terms, count=1):
         """sum(of) / count and sum(of * (by - mean)) / count, in doubles."""
-        total, with_xc = bn_ext.GradientSums(by, of, self.mean)._sums / count
+        total, with_xc = bn_ext.GradientSums(by, terms, self.mean)._sums / count
         return total, with_xc - total * self.low
 
     def result(self, formula, **coefs):
@@ -70,9 +70,9 @@ class Model:
         return {name: self.dtype.narrow(values) for name, values in written.items()}
 
 
-def assert_bits(found, *results):
+def assert_bits(outputs, *results):
     """They have these bits: of tensors as the oracle gives them, of vectors as doubles."""
-    for got, wanted in zip(found, results, strict=True):
+    for got, wanted in zip(outputs, results, strict=True):
         np.testing.assert_array_equal(got.view(wanted.dtype), wanted)
 
 
@@ -117,7 +117,9 @@ def test_backward(p, is_training, relu):
 def test_double_backward(p, is_training):
     m = Model(p)
     zeros = Model(p, mean=np.zeros(CHANNELS))
-    (dy, dy_xc), (g, g_xc) = (m.sums(p.src, of, COUNT) for of in (p.diff_dst, p.diff_diff_src))
+    (dy, dy_xc), (g, g_xc) = (
+        m.sums(p.src, terms, COUNT) for terms in (p.diff_dst, p.diff_diff_src)
+    )
     dy_g = zeros.sums(p.diff_diff_src, p.diff_dst)[1]
     dd_gamma, dd_beta, r = m.v.diff_diff_gamma, m.v.diff_diff_beta, m.rstd
     if is_training:

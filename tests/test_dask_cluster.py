@@ -54,9 +54,9 @@ def problem():
     return src, diff_dst, rng.standard_normal(SHAPE[-1], np.float32)
 
 
-def both_passes(module, src, diff_dst, gamma, **how):
-    dst, mean, variance = module.batch_norm_training(src, gamma, **how)
-    grads = module.batch_norm_backward(src, diff_dst, mean, variance, gamma, **how)
+def both_passes(module, src, diff_dst, gamma, **options):
+    dst, mean, variance = module.batch_norm_training(src, gamma, **options)
+    grads = module.batch_norm_backward(src, diff_dst, mean, variance, gamma, **options)
     return [a.tobytes() for a in dask.compute(dst, mean, variance, *grads)]
 
 

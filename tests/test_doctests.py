@@ -86,8 +86,8 @@ def test_the_reference_lists_what_is_public():
     code = "import json, make_reference as m; print(json.dumps([m.with_tables(m.PAGE.read_text()),"
     code += "[full for _, lines in m.rows().values() for full, *_ in lines], [*m.WORDS]]))"
     # In a process of its own: torch may be a stand-in.
-    found, names, with_words = json.loads(printed(python("-c", code, cwd=ROOT / "docs")))
-    assert page == found
+    listed, names, with_words = json.loads(printed(python("-c", code, cwd=ROOT / "docs")))
+    assert page == listed
     assert {f"bn_ext.{name}" for name in {*bn_ext.__all__} - {"__version__", "specs"}} <= {*names}
     assert {*with_words} <= {*names}
 
@@ -118,9 +118,9 @@ def test_notebooks(path, monkeypatch, tmp_path, capsys):
     names = {"__name__": "__main__"}
     for cell, shown in CELL.findall(path.read_text()):
         exec(compile(cell, str(path), "exec"), names)
-        found = capsys.readouterr().out
-        assert NUMBER.sub("", found) == NUMBER.sub("", shown)
-        for a, b in zip(NUMBER.findall(found), NUMBER.findall(shown), strict=True):
+        printed_text = capsys.readouterr().out
+        assert NUMBER.sub("", printed_text) == NUMBER.sub("", shown)
+        for a, b in zip(NUMBER.findall(printed_text), NUMBER.findall(shown), strict=True):
             assert math.isclose(float(a), float(b), rel_tol=0.05, abs_tol=1e-6)
     for picture in tmp_path.iterdir():
         assert (path.parent / picture.name).exists()
@@ -195,14 +195,14 @@ def rows_of(name):
 
 def test_the_numbers_of_the_readme():
     """They are medians of rows, as in the picture; ranges stand beside those that vary."""
-    runs, found = figures.load()
-    assert figures.headline(runs, found) in README
+    runs, rows = figures.load()
+    assert figures.headline(runs, rows) in README
     steps = [float(row["numpy / bn_ext"]) for row in rows_of("numpy_networks.csv")]
-    for said in (
-        f"takes about 1/{figures.of_numpy(found):.0f} of the time of the usual NumPy formula",
+    for claim in (
+        f"takes about 1/{figures.of_numpy(rows):.0f} of the time of the usual NumPy formula",
         f"training step is {min(steps):.1f} to {max(steps):.1f} times as fast",
     ):
-        assert said in " ".join(README.split())
+        assert claim in " ".join(README.split())
 
 
 @pytest.mark.parametrize("call", [bn_ext.batch_norm_backward, bn_ext.batch_norm_training])
@@ -213,20 +213,20 @@ def test_the_factors_of_exact_sums(call):
         if row["call"] == call.__name__:
             times = [float(row[name]) for name in ("float32", "bfloat16", "float64") if row[name]]
             (few if row["shape (N, C, ...)"] == "2 x 4096" else many).extend(times)
-    said = f"{min(many):.2g} to {max(many):.0f} times as long"
+    claim = f"{min(many):.2g} to {max(many):.0f} times as long"
     doc = " ".join(inspect.getdoc(call).split())
-    assert f"takes {said}, with few elements per channel about {round(max(few), -1):.0f}" in doc
+    assert f"takes {claim}, with few elements per channel about {round(max(few), -1):.0f}" in doc
     if call is bn_ext.batch_norm_backward:
-        assert f"takes {said}" in " ".join(PAGES[0].read_text().split())
+        assert f"takes {claim}" in " ".join(PAGES[0].read_text().split())
 
 
 def test_who_passes():
     """The page says what the file says, and somebody looked at all that is wrong."""
-    page, (said, rows) = (ROOT / conformance.PAGE).read_text(), conformance.load()
+    page, (packages, rows) = (ROOT / conformance.PAGE).read_text(), conformance.load()
     for mark, made in conformance.PARTS.items():
-        text = made(said, rows)
+        text = made(packages, rows)
         assert f"<!-- {mark}: begin -->\n{text}<!-- {mark}: end -->" in page
         assert "not looked at" not in text
-    squares = conformance.worst(said, rows).items()
-    ours = {colour for (module, *_), colour in squares if said[module]["name"] == "bn_ext"}
+    squares = conformance.worst(packages, rows).items()
+    ours = {colour for (module, *_), colour in squares if packages[module]["name"] == "bn_ext"}
     assert ours == {"right"}

@@ -25,21 +25,21 @@ SHAPES = [
 
 
 def run(p, **changed):
-    given = {name: getattr(p, name) for name in NAMES}
+    operands = {name: getattr(p, name) for name in NAMES}
     options = {"epsilon": EPSILON, "data_format": p.data_format}
-    return bn_ext.batch_norm_double_backward(**{**given, **options, **changed})
+    return bn_ext.batch_norm_double_backward(**{**operands, **options, **changed})
 
 
 def exact(p, is_training=True, **changed):
-    given = {name: getattr(p, name) for name in NAMES}
+    operands = {name: getattr(p, name) for name in NAMES}
     return reference.batch_norm_double_backward(
-        **{**given, **changed}, epsilon=EPSILON, axis=p.axis, is_training=is_training,
+        **{**operands, **changed}, epsilon=EPSILON, axis=p.axis, is_training=is_training,
         wide=np.longdouble,
     )  # fmt: skip
 
 
-def assert_within_bounds(found, want, data, vector):
-    for name, error in second_errors(found, want, data, vector).items():
+def assert_within_bounds(results, want, data, vector):
+    for name, error in second_errors(results, want, data, vector).items():
         assert error.holds(), (name, float(np.max(error.share())))
 
 
@@ -56,10 +56,10 @@ def test_near_the_exact_one(rng, dims, data, vector, is_training):
             rng, shape(*sizes, data_format), data_format, data, vector, ratio=ratio,
             statistics=statistics,
         )  # fmt: skip
-        found, want = run(p, is_training=is_training), exact(p, is_training)
-        assert [a.dtype for a in found] == [p.src.dtype, p.src.dtype, p.mean.dtype]
-        assert [a.shape for a in found] == [p.src.shape, p.src.shape, p.mean.shape]
-        assert_within_bounds(found, want, data, vector)
+        results, want = run(p, is_training=is_training), exact(p, is_training)
+        assert [a.dtype for a in results] == [p.src.dtype, p.src.dtype, p.mean.dtype]
+        assert [a.shape for a in results] == [p.src.shape, p.src.shape, p.mean.shape]
+        assert_within_bounds(results, want, data, vector)
 
 
 @pytest.mark.parametrize("is_training", [True, False])
@@ -73,7 +73,7 @@ def test_products_that_underflow(data, is_training):
     diff_dst = (1.3 * np.sqrt(np.longdouble(least))).astype(data) * signs
     g = np.sqrt(np.longdouble(least)).astype(data) * signs
     vectors = np.zeros(1), np.array([rstd**-2.0]), np.ones(1)
-    found = bn_ext.batch_norm_double_backward(
+    results = bn_ext.batch_norm_double_backward(
         src, diff_dst, *vectors, g, epsilon=0, is_training=is_training
     )
     want = reference.batch_norm_double_backward(
@@ -81,7 +81,7 @@ def test_products_that_underflow(data, is_training):
         is_training=is_training, wide=np.longdouble,
     )  # fmt: skip
     roundings = SECOND[data] * (np.longdouble(unit(data)) * want[5][0] + least)
-    off = distance(found.diff_gamma, want[2])[0]
+    off = distance(results.diff_gamma, want[2])[0]
     assert roundings < off <= roundings + m * rstd * least / 2
 
 
@@ -90,5 +90,5 @@ def test_a_mean_of_more_digits_than_the_data(rng, is_training):
     """float32 drops digits of a float64 mean. They matter: here up to 1/256 of the deviation."""
     p = Family(rng, (200, 3), "NXC", "float32", "float64", ratio=1e5, statistics="batch")
     assert (abs(p.mean - p.mean.astype(np.float32)) > 1e-4).any()
-    found, want = run(p, is_training=is_training), exact(p, is_training)
-    assert_within_bounds(found, want, "float32", "float64")
+    results, want = run(p, is_training=is_training), exact(p, is_training)
+    assert_within_bounds(results, want, "float32", "float64")

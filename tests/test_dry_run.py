@@ -25,12 +25,12 @@ each = pytest.mark.parametrize(
 @each
 def test_nothing_is_written(p, name, options):
     written = outs(p, name)
-    given = arguments(p, name) | options | {"out": as_out(name, written)}
+    values = arguments(p, name) | options | {"out": as_out(name, written)}
     if name == "training":
-        given |= (running := four(p))
+        values |= (running := four(p))
         written += [running["running_mean"], running["running_variance"]]
     before = all_bits(written)
-    assert dry(name, **given) is None
+    assert dry(name, **values) is None
     assert all_bits(written) == before
 
 
@@ -62,6 +62,6 @@ def test_words_of_a_specification(p):
 
 
 def test_of_two_bad_options(p):
-    given = arguments(p, "backward") | {"data_format": "NHWC", "is_training": 2}
+    values = arguments(p, "backward") | {"data_format": "NHWC", "is_training": 2}
     with pytest.raises(TypeError, match="^is_training: expected True or False"):
-        dry("backward", **given)
+        dry("backward", **values)

@@ -41,14 +41,14 @@ def test_empty_problems_give_empty_and_zeros(rng, name, dims, data_format):
         p = members.problem(rng, dims, data_format, data, vector)
         p.variance[:1] = -1  # its rstd is NaN, and so would 0 * rstd be
         before = all_bits([p.running_mean, p.running_variance])
-        given = [np.full_like(like, 7) for like in member.like(p)]
-        for out in (None, given):
+        sevens = [np.full_like(like, 7) for like in member.like(p)]
+        for out in (None, sevens):
             options = {"is_training": is_training, "summed": summed, "out": out}
-            found, bits = member.run(p, **options)
-            for like, array in zip(given, found, strict=True):
+            results, bits = member.run(p, **options)
+            for like, array in zip(sevens, results, strict=True):
                 assert (array.shape, array.dtype) == (like.shape, like.dtype)
                 np.testing.assert_array_equal(array.astype(float), np.full(like.shape, nothing))
-            assert out is None or all(a is b for a, b in zip(found, out, strict=True))
+            assert out is None or all(a is b for a, b in zip(results, out, strict=True))
             if name.startswith("training, fused"):
                 assert bits[3:5] == before
 
@@ -98,8 +98,8 @@ def test_strides_of_no_elements_may_be_any(rng, name):
             for operand in ("src", "diff_dst", "src_1", "diff_diff_src", "dst"):
                 array = np.lib.stride_tricks.as_strided(getattr(p, operand), dims, strides)
                 setattr(p, operand, array)
-            _, found = MEMBERS[name].run(p)
-            assert found == expected
+            _, bits = MEMBERS[name].run(p)
+            assert bits == expected
 
 
 # ---- NaN and Inf in the data -------------------------------------------------------
@@ -116,8 +116,8 @@ def test_what_is_not_finite_stays_in_its_channel(rng, name, x, data_format):
         for read, value in itertools.product(member.reads, (np.nan, np.inf, -np.inf)):
             changed = getattr(p, read).copy(order="K")
             np.moveaxis(changed, p.axis, 0)[2].flat[-1] = value
-            found, _ = member.run(p, {read: changed}, is_training=is_training)
-            for old, new in zip(before, found, strict=True):
+            results, _ = member.run(p, {read: changed}, is_training=is_training)
+            for old, new in zip(before, results, strict=True):
                 axis = p.axis if new.ndim > 1 else 0
                 kept = [np.moveaxis(a, axis, 0)[others].tobytes() for a in (old, new)]
                 assert kept[0] == kept[1], (types, read, value)
@@ -144,8 +144,8 @@ def formula(p, name, is_training, epsilon):
     """A member's results by the formula in NumPy, with one row per channel."""
     if name == "double backward" and is_training:
         operands = (getattr(p, n) for n in (*INPUTS, *SECOND))
-        found = reference.batch_norm_double_backward(*operands, epsilon=epsilon, axis=p.axis)
-        return [rows(a, p.axis) for a in found[:3]]
+        results = reference.batch_norm_double_backward(*operands, epsilon=epsilon, axis=p.axis)
+        return [rows(a, p.axis) for a in results[:3]]
     x, dy, mean, variance, gamma, g, of_gamma, of_beta, beta = (
         rows(getattr(p, n), p.axis) for n in (*INPUTS, *SECOND, "beta")
     )
@@ -191,8 +191,8 @@ def test_nan_and_inf_go_where_the_formula_puts_them(
             epsilon = 0 if value == 0 else EPSILON
             with np.errstate(all="ignore"):
                 want = formula(p, name, is_training, epsilon)
-                found, _ = member.run(p, is_training=is_training, epsilon=epsilon)
-            for got, right in zip(found, want, strict=False):
+                results, _ = member.run(p, is_training=is_training, epsilon=epsilon)
+            for got, right in zip(results, want, strict=False):
                 got = rows(got, p.axis)
                 assert np.array_equal(kinds(got), kinds(right)), (x, where, value)
                 assert not np.signbit(got[np.isnan(got)]).any()
@@ -211,10 +211,10 @@ def test_absent_vectors_are_ones_and_zeros(rng, name, data, is_training):
     names = [each for each in members.FUNCTIONS[member.function].operands if each in INSTEAD]
     for absent in (names, *[[each] for each in names]):
         p = members.problem(rng, (6, 5, 7), "NXC", data)
-        given = {each: np.full_like(p.gamma, INSTEAD[each]) for each in absent}
-        found, _ = member.call(p, dict.fromkeys(absent), **options)
-        want, _ = member.call(p, given, **options)
-        for a, b in zip(found, want, strict=True):
+        vectors = {each: np.full_like(p.gamma, INSTEAD[each]) for each in absent}
+        results, _ = member.call(p, dict.fromkeys(absent), **options)
+        want, _ = member.call(p, vectors, **options)
+        for a, b in zip(results, want, strict=True):
             assert a.dtype == b.dtype
             np.testing.assert_array_equal(a, b)
 
@@ -231,10 +231,10 @@ def test_a_negative_variance_is_told_as_numpy_tells_it(rng, name):
         p.variance[channel] = value
         with np.errstate(invalid="warn"), pytest.warns(RuntimeWarning, match="^invalid value enco"):
             member.run(p, epsilon=EPSILON)
-        given = [np.full_like(like, 7) for like in member.like(p)]
+        out = [np.full_like(like, 7) for like in member.like(p)]
         with np.errstate(invalid="raise"), pytest.raises(FloatingPointError):
-            member.run(p, epsilon=EPSILON, out=given)
-        assert all((array == 7).all() for array in given)
+            member.run(p, epsilon=EPSILON, out=out)
+        assert all((array == 7).all() for array in out)
         with np.errstate(invalid="ignore"):
             member.run(p, epsilon=EPSILON)
         if np.isfinite(value):
@@ -259,7 +259,9 @@ LAYOUTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "layout"), [(n, said) for n in LAYOUTS for said in LAYOUTS[n]])
+@pytest.mark.parametrize(
+    ("name", "layout"), [(n, layout_option) for n in LAYOUTS for layout_option in LAYOUTS[n]]
+)
 def test_gradients_are_the_general_functions(rng, name, layout):
     """In every dtype and rank, with and without gamma; epsilon stays a double.
 
@@ -269,7 +271,7 @@ def test_gradients_are_the_general_functions(rng, name, layout):
     ours = "NXC" if (layout or "").endswith("C") else "NCX"
     ranks = [len(layout)] if sheet.of(tensorflow) else range(2, 8)
     modes = [{"is_training": m} for m in (True, False)] if sheet.of(tensorflow) else [{}]
-    said = {"data_format": layout} if layout else {}
+    layout_option = {"data_format": layout} if layout else {}
     for (data, vectors), rank, mode, epsilon in itertools.product(
         sheet.types.items(), ranks, modes, (1e-3, *[0] * (not sheet.of(onednn_graph)))
     ):
@@ -280,9 +282,9 @@ def test_gradients_are_the_general_functions(rng, name, layout):
             p.gamma = absent.get("gamma", p.gamma)
             options = {"data_format": ours, "epsilon": epsilon, **mode}
             want = p.run(bn_ext.batch_norm_backward, **options)
-            found = sheet(p, epsilon=epsilon, **absent, **said, **mode)
-            assert all_bits(found[:3]) == all_bits(want)
-            assert all_bits(found[3:]) == all_bits([np.empty(0, np.float32)] * (len(found) - 3))
+            results = sheet(p, epsilon=epsilon, **absent, **layout_option, **mode)
+            assert all_bits(results[:3]) == all_bits(want)
+            assert all_bits(results[3:]) == all_bits([np.empty(0, np.float32)] * (len(results) - 3))
 
 
 def test_onednn_backward_alone_uses_the_training_formula_with_gamma_one(p):
@@ -309,11 +311,11 @@ def test_zeros_have_the_sign_that_the_formula_gives(
     diff_dst = np.ones(dims).astype(dtype(data))
     diff_dst[0] = -1
     mean, variance, gamma = (np.full(2, x).astype(dtype(vector)) for x in (-0.0, 1, -0.0))
-    found = bn_ext.batch_norm_backward(
+    results = bn_ext.batch_norm_backward(
         src, diff_dst, mean, variance, gamma, epsilon=0.0, data_format=data_format,
         is_training=is_training,
     )  # fmt: skip
     mean_of_sum = diff_dst.astype(float).mean() if is_training else 0.0
     want = -0.0 * (diff_dst.astype(float) - mean_of_sum)
-    assert (np.signbit(found.diff_src) == np.signbit(want)).all()
-    assert (found.diff_src == 0).all()
+    assert (np.signbit(results.diff_src) == np.signbit(want)).all()
+    assert (results.diff_src == 0).all()

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, EPSILON, FORMATS, Family, Problem, all_bits, dtype
+from cases import DATA_DTYPES, EPSILON, FORMATS, Family, Problem, all_bits, dtype, team_of
 from exact_sums import (
     MOMENTS,
     STATES,
@@ -101,6 +101,7 @@ def test_sums_are_those_of_fractions(rng, kind, name):
         with np.errstate(all="ignore"):
             gradients = exact_sums(dy, dy * (x - mean))
         part = gradients_of(src, diff_dst, mean, **options)
+        team_of(threads)
         assert np.array_equal(sums_of(part), gradients, equal_nan=True)
         part = moments_of(src, **options)
         moments = [exact_sums(x)[0], [exact_sum(column, squared=True) for column in x.T]]
@@ -108,26 +109,26 @@ def test_sums_are_those_of_fractions(rng, kind, name):
         check_statistics(part, x)
 
 
-def ulps_between(found, true):
+def ulps_between(got, true):
     """The distance of a double from a fraction, in ulps of the fraction."""
     try:
         unit_of_last = Fraction(math.ulp(float(true)))
     except OverflowError:
-        return 0 if found == np.inf else np.inf
-    return abs(Fraction(found) - true) / unit_of_last
+        return 0 if got == np.inf else np.inf
+    return abs(Fraction(got) - true) / unit_of_last
 
 
-def check_statistics(found, x):
+def check_statistics(batch, x):
     """The mean is within 0.5001 ulp of fractions, the variance within 1.51; small ones: 1 and 2."""
-    found = found.mean, found.variance
+    batch = batch.mean, batch.variance
     for c, column in enumerate(x.T):
         if not np.isfinite(column).all():
-            assert not np.isfinite(found[0][c])
-            assert np.isnan(found[1][c])
+            assert not np.isfinite(batch[0][c])
+            assert np.isnan(batch[1][c])
             continue
         bounds = (0.5001, 1, 2.0**-1022), (1.51, 2, 2.0**-1020)
         for array, true, (ulps, of_small, small) in zip(
-            found, statistics(column), bounds, strict=True
+            batch, statistics(column), bounds, strict=True
         ):
             got = float(array[c])
             assert ulps_between(got, true) <= (of_small if abs(true) < small else ulps)
@@ -191,6 +192,7 @@ def test_two_threads_add_to_a_state_at_once(rng):
     alone = moments_of(src, num_threads=1).array
     for _ in range(1000):
         assert np.array_equal(moments_of(src, num_threads=2).array, alone)
+        assert team_of(2) == 2
 
 
 def test_exact_means_that_round_to_0():
@@ -206,6 +208,7 @@ def test_flags_of_tasks_are_not_added():
     x = np.ones((1, 1, 600_000), np.float32)
     x[..., [0, -1]] = np.nan
     one, two = (moments_of(x, data_format="NCX", num_threads=threads) for threads in (1, 2))
+    assert team_of(2) == 2
     assert np.array_equal(one.array, two.array)
 
 
@@ -273,20 +276,21 @@ def test_exponents_that_change(rng, walk, name):
             (gradients_of(src, diff_dst, mean, **options), (dy, products)),
             (moments_of(src, **options), (x, x)),
         ):
+            assert team_of(num_threads) == num_threads
             state, sums = part.array, sums_of(part)
             assert np.array_equal(state, _core.canonical_state(state, part._format))
             _, lowest = STATES[len(state)]
-            for s, of in enumerate(terms):
+            for s, column in enumerate(terms):
                 squared = s == 1 and len(state) in MOMENTS
-                finite = np.isfinite(of)
+                finite = np.isfinite(column)
                 assert finite.all(axis=0).any()
                 with np.errstate(invalid="ignore"):
-                    beyond = np.where(finite, 0, of.astype(np.float64))
+                    beyond = np.where(finite, 0, column.astype(np.float64))
                     special = (beyond**2 if squared else beyond).sum(axis=0)
                 wrong = ~finite.all(axis=0)
                 np.testing.assert_array_equal(sums[s][wrong], special[wrong])
                 for c in range(0, channels, 1 + squared * channels // 3):
-                    units = units_of(of[finite[:, c], c], lowest, squared=squared)
+                    units = units_of(column[finite[:, c], c], lowest, squared=squared)
                     assert integer_of(state, s, c) == units
 
 
@@ -296,6 +300,7 @@ def test_a_last_chunk_of_less_than_a_row(rng, shape, threads):
     src, diff_dst = rng.integers(-9, 10, (2, *shape)).astype(np.float32)
     options = {"data_format": "NXC", "num_threads": threads}
     sums = sums_of(gradients_of(src, diff_dst, np.zeros(shape[1], np.float32), **options))
+    assert team_of(threads) == threads
     assert np.array_equal(sums, [diff_dst.sum(axis=0), (src * diff_dst).sum(axis=0)])
     assert np.array_equal(sums_of(moments_of(src, **options)), [src.sum(0), (src * src).sum(0)])
 

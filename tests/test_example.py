@@ -86,8 +86,8 @@ def test_wrong_usage_is_found_before_training(
     with pytest.raises(SystemExit) as end:
         example.main(arguments)
     assert end.value.code == 2
-    said = capsys.readouterr().err
-    assert all(part in said for part in message.split("{}"))
+    errors = capsys.readouterr().err
+    assert all(part in errors for part in message.split("{}"))
     assert not [*tmp_path.iterdir()]
 
 
@@ -115,8 +115,8 @@ def test_interrupted(example, monkeypatch, tmp_path, capsys, steps, epochs):
 def test_a_training_has_the_weights_that_the_readme_says(level, threads):
     done = python(ROOT / "examples" / "same_bits.py", "--threads", threads, BN_EXT_ISA=level)
     assert done.returncode == 0, done.stderr
-    said = "".join((ROOT / name).read_text() for name in ("README.md", "docs/examples.md"))
-    digests = re.findall(r"weights,?\s+`?([0-9a-f]{16})\b", said + done.stdout)
+    pages = "".join((ROOT / name).read_text() for name in ("README.md", "docs/examples.md"))
+    digests = re.findall(r"weights,?\s+`?([0-9a-f]{16})\b", pages + done.stdout)
     assert len(digests) == 3
     assert len({*digests}) == 1
 

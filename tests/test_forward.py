@@ -7,7 +7,7 @@ import hostile_data
 import numpy as np
 import pytest
 from bounds import dst_error, forward_errors, running_errors, statistics_errors
-from cases import DATA_DTYPES, DTYPES, EPSILON, Family, all_bits, dtype, shape
+from cases import DATA_DTYPES, DTYPES, EPSILON, Family, all_bits, dtype, shape, team_of
 from exact_sums import statistics
 
 import bn_ext
@@ -46,9 +46,9 @@ def wanted(p, *names, **options):
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
 def test_training(rng, data, vector, dims, data_format, ratio):
     p = Family(rng, dims, data_format, data, vector, ratio=ratio)
-    found = training(p, *AFFINE)
-    assert [a.dtype for a in found] == [dtype(data), np.float64, np.float64]
-    for name, error in forward_errors(found, wanted(p, *AFFINE), data, p.axis).items():
+    results = training(p, *AFFINE)
+    assert [a.dtype for a in results] == [dtype(data), np.float64, np.float64]
+    for name, error in forward_errors(results, wanted(p, *AFFINE), data, p.axis).items():
         assert error.holds(), name
 
 
@@ -57,11 +57,11 @@ def test_training(rng, data, vector, dims, data_format, ratio):
 def test_statistics_of_random_data_are_nearly_exact(rng, data, dims, data_format):
     """The errors are a few u, although the bounds allow far more."""
     p = Family(rng, dims, data_format, data)
-    found = bn_ext.Statistics(p.src, data_format=data_format)
-    errors = statistics_errors(found.mean, found.variance, wanted(p), data)
+    batch = bn_ext.Statistics(p.src, data_format=data_format)
+    errors = statistics_errors(batch.mean, batch.variance, wanted(p), data)
     u = unit(arithmetic(data))
-    assert (errors["mean"].found <= 4 * u * wanted(p).deviation + u * abs(found.mean)).all()
-    assert (errors["variance"].found <= 4 * u * wanted(p).variance).all()
+    assert (errors["mean"].off <= 4 * u * wanted(p).deviation + u * abs(batch.mean)).all()
+    assert (errors["variance"].off <= 4 * u * wanted(p).variance).all()
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -72,14 +72,14 @@ def test_inference(rng, data, vector, data_format, added, relu):
     for dims in (shape(6, 5, 7, data_format), shape(3, 2, 900, data_format)):
         p = Family(rng, dims, data_format, data, vector)
         src_1 = p.src_1 if added else None
-        found = inference(p, src_1=src_1, relu=relu)
+        dst = inference(p, src_1=src_1, relu=relu)
         want = p.take(
             reference.batch_norm_inference, "src", "mean", "variance", *AFFINE, axis=p.axis,
             src_1=src_1, relu=relu, wide=np.longdouble,
         )  # fmt: skip
-        assert found.dtype == dtype(data)
-        assert dst_error(found, want, data, p.axis, from_batch=False, added=added).holds()
-        assert not relu or (found >= 0).all()
+        assert dst.dtype == dtype(data)
+        assert dst_error(dst, want, data, p.axis, from_batch=False, added=added).holds()
+        assert not relu or (dst >= 0).all()
 
 
 @pytest.mark.parametrize("ratio", [0, 1, 1e4])
@@ -93,21 +93,21 @@ def test_statistics_of_data_times_a_power_of_two(rng, data, power, dims, data_fo
     """If squares underflow, elements and pivot are scaled alike, which changes no bit."""
     p = Family(rng, dims, data_format, data, ratio=ratio)
     scaled = (p.src.astype(np.float64) * 2.0**power).astype(p.src.dtype)
-    as_it_is, found = (bn_ext.Statistics(a, data_format=data_format) for a in (p.src, scaled))
+    as_it_is, larger = (bn_ext.Statistics(a, data_format=data_format) for a in (p.src, scaled))
     want = np.ldexp(as_it_is.mean, power), np.ldexp(as_it_is.variance, 2 * power)
     if power < 0:
-        assert all_bits([found.mean, found.variance]) == all_bits(want)
+        assert all_bits([larger.mean, larger.variance]) == all_bits(want)
     else:  # if squares overflow, the pivot is reset to 0
-        np.testing.assert_allclose([found.mean, found.variance], want, rtol=1e-6)
+        np.testing.assert_allclose([larger.mean, larger.variance], want, rtol=1e-6)
 
 
 def test_squares_that_vanish_where_none_is_sampled():
     """The sampled elements, from which the pivot is made, are all equal."""
     src = np.full((100, 3), 3e-30, np.float32)
     src[30:40] = 5e-30
-    found = bn_ext.batch_norm_training(src, epsilon=0.0)
-    assert np.allclose(found.dst[30], 3, rtol=1e-6)
-    assert np.allclose(found.dst[0], -1 / 3, rtol=1e-6)
+    results = bn_ext.batch_norm_training(src, epsilon=0.0)
+    assert np.allclose(results.dst[30], 3, rtol=1e-6)
+    assert np.allclose(results.dst[0], -1 / 3, rtol=1e-6)
 
 
 @pytest.mark.parametrize("data", ["float32", "float64", "bfloat16"])
@@ -120,17 +120,17 @@ def test_deviations_that_count_as_none(data):
     d = kind.type(2.0 ** (-537.5 if data == "float64" else -75))
     while number(d) * number(d) > 0:
         d = np.nextafter(d, kind.type(0))
-    more = np.nextafter(d, kind.type(1))
+    next_number = np.nextafter(d, kind.type(1))
     src = np.zeros((4096, 4), kind)
-    src[11, :3], src[12, :3] = [d, more, d], [-d, -more, d]
+    src[11, :3], src[12, :3] = [d, next_number, d], [-d, -next_number, d]
     src[212, 3], src[886, 3] = d, -d  # sampled, and balanced: the pivot stays 0
-    found = bn_ext.batch_norm_training(src, epsilon=0.0)
+    results = bn_ext.batch_norm_training(src, epsilon=0.0)
     # A variance of float64 data is then below the smallest double.
-    assert (found.variance > 0).tolist() == [False, *[data != "float64"] * 3]
+    assert (results.variance > 0).tolist() == [False, *[data != "float64"] * 3]
     want = reference.batch_norm_training(src, epsilon=0.0, wide=np.longdouble)
-    for error in statistics_errors(*found[1:], want, data).values():
-        assert (error.found <= error.bound).all()
-    assert not np.isfinite(found.dst[:, 0].astype(np.float64)).any()  # as in a constant channel
+    for error in statistics_errors(*results[1:], want, data).values():
+        assert (error.off <= error.bound).all()
+    assert not np.isfinite(results.dst[:, 0].astype(np.float64)).any()  # as in a constant channel
     assert abs(bn_ext.batch_norm_training(src, epsilon=1e-5).dst.astype(np.float64)).max() < 1e-15
 
 
@@ -140,11 +140,11 @@ def test_a_constant_channel_has_no_variance(data, value):
     for dims, data_format in SHAPES:
         with np.errstate(over="ignore"):
             src = np.full(dims, value, np.float32).astype(dtype(data))
-        found = bn_ext.Statistics(src, data_format=data_format)
+        batch = bn_ext.Statistics(src, data_format=data_format)
         constant = src.flat[0].astype(np.float64)
         if np.isfinite(constant):
-            assert (found.mean == constant).all()
-            assert (found.variance == 0).all()
+            assert (batch.mean == constant).all()
+            assert (batch.variance == 0).all()
 
 
 #: Data of few bits, in sixteenths.
@@ -171,10 +171,10 @@ def check_exact_statistics(src, data_format, sixteenths, powers=0, **options):
     """
     want, m = exact_statistics(sixteenths), sixteenths.shape[1]
     options = {"data_format": data_format, **options}
-    found = bn_ext.Statistics(src, **options)
+    batch = bn_ext.Statistics(src, **options)
     whole = bn_ext.batch_norm_training(src, epsilon=EPSILON, **options)
-    assert all_bits(whole[1:]) == all_bits([found.mean, found.variance])
-    for got, exact, power in zip((found.mean, found.variance), want, (1, 2), strict=True):
+    assert all_bits(whole[1:]) == all_bits([batch.mean, batch.variance])
+    for got, exact, power in zip((batch.mean, batch.variance), want, (1, 2), strict=True):
         got = np.ldexp(got, -power * powers)
         if m & (m - 1) == 0:
             np.testing.assert_array_equal(got, exact, src.shape)
@@ -238,6 +238,7 @@ def test_so_they_are_where_channels_are_summed_again(rng, data, dims):
             check_exact_statistics(
                 np.ascontiguousarray(src), "NCX", sixteenths, powers, num_threads=num_threads
             )
+            team_of(num_threads)
 
 
 @pytest.mark.parametrize("data_format", cases.FORMATS)
@@ -248,21 +249,21 @@ def test_a_pivot_that_is_far_off(rng, data, data_format):
     far = 0.01 * rng.standard_normal((m, m)) + 1000 * np.eye(m)
     some = far[:: 3 if data_format == "NXC" else 1]
     src = np.ascontiguousarray(some.T if data_format == "NXC" else some[None]).astype(dtype(data))
-    found = bn_ext.Statistics(src, data_format=data_format)
+    batch = bn_ext.Statistics(src, data_format=data_format)
     want = reference.batch_norm_training(
         src, epsilon=EPSILON, axis=cases.FORMATS[data_format], wide=np.longdouble
     )
-    errors = statistics_errors(found.mean, found.variance, want, data)
-    assert all((error.found <= error.bound).all() for error in errors.values())
-    assert (errors["variance"].found <= 8 * unit(arithmetic(data)) * want.variance).all()
+    errors = statistics_errors(batch.mean, batch.variance, want, data)
+    assert all((error.off <= error.bound).all() for error in errors.values())
+    assert (errors["variance"].off <= 8 * unit(arithmetic(data)) * want.variance).all()
 
 
 def test_gates_of_what_is_no_number(rng):
     src = np.array([[np.nan], [-1.0], [-0.0], [2.0], [np.inf], [-np.inf]])
     ones, zeros = np.ones(1), np.zeros(1)
-    found = bn_ext.batch_norm_inference(src, zeros, ones, epsilon=0.0, relu=True).ravel()
-    assert np.array_equal(found, [np.nan, 0, 0, 2, np.inf, 0], equal_nan=True)
-    assert not np.signbit(found).any()
+    dst = bn_ext.batch_norm_inference(src, zeros, ones, epsilon=0.0, relu=True).ravel()
+    assert np.array_equal(dst, [np.nan, 0, 0, 2, np.inf, 0], equal_nan=True)
+    assert not np.signbit(dst).any()
 
 
 # ---- running statistics ---------------------------------------------------------
@@ -277,11 +278,11 @@ def test_running_statistics(rng, data, vector, running, factor, correction):
     old = [a.astype(dtype(running)) for a in (p.running_mean, p.running_variance)]
     new = [a.copy() for a in old]
     plain = training(p)
-    found = training(
+    results = training(
         p, running_mean=new[0], running_variance=new[1], exponential_avg_factor=factor,
         correction=correction,
     )  # fmt: skip
-    assert all_bits(found) == all_bits(plain)
+    assert all_bits(results) == all_bits(plain)
     want = wanted(p)
     errors = running_errors(
         new, old, (want.mean, want.variance), factor, want, data, vector=running, count=p.count,
@@ -300,10 +301,10 @@ def test_running_statistics_are_their_formula_in_doubles(rng, running):
     old = [a.astype(running) for a in rng.uniform(-3, 3, (2, 5))]
     old[0][:2] = np.inf, -np.inf
     new = [a.copy() for a in old]
-    found = training(
+    results = training(
         p, running_mean=new[0], running_variance=new[1], exponential_avg_factor=0.3, correction=0
     )
-    for got, before, batch in zip(new, old, found[1:], strict=True):
+    for got, before, batch in zip(new, old, results[1:], strict=True):
         want = (1 - 0.3) * before.astype(np.float64) + 0.3 * batch
         np.testing.assert_array_equal(got, want.astype(running))
 
@@ -345,7 +346,7 @@ def test_a_variance_that_fits_although_squares_do_not(rng, dims, data_format, ra
     channels, m = dims[axis], src.size // dims[axis]
     options = {"data_format": data_format, "epsilon": 0.0}
     running = {name: np.zeros(channels) for name in ("running_mean", "running_variance")}
-    found = bn_ext.batch_norm_training(
+    results = bn_ext.batch_norm_training(
         src, exact=exact, exponential_avg_factor=1, correction=int(m > 1), **running, **options
     )
     cuts = 0, 1, len(src) // 2, len(src) // 2
@@ -353,23 +354,25 @@ def test_a_variance_that_fits_although_squares_do_not(rng, dims, data_format, ra
         bn_ext.Statistics(part, data_format=data_format, exact=exact)
         for part in np.split(src, cuts)
     )
-    assert np.array_equal(found.mean, running["running_mean"])
+    assert np.array_equal(results.mean, running["running_mean"])
     if exact:
-        assert all_bits([merged.mean, merged.variance]) == all_bits(found[1:])
+        assert all_bits([merged.mean, merged.variance]) == all_bits(results[1:])
     columns = reference.by_channel(src, axis)
     for c, (mean, variance) in enumerate(map(statistics, columns)):
         deviation = float(variance) ** 0.5
         most = 4 if exact else 30
         for got, want, u in (
-            (found.variance, variance, most),
+            (results.variance, variance, most),
             (running["running_variance"], variance * m / max(m - 1, 1), most),
             (merged.variance, variance, most if exact else most * (1 + ratio**2)),
         ):
             assert abs(Fraction(got[c]) - want) <= u * unit("float64") * want
-        assert abs(Fraction(found.mean[c]) - mean) <= 30 * unit("float64") * deviation * (1 + ratio)
+        assert abs(Fraction(results.mean[c]) - mean) <= 30 * unit("float64") * deviation * (
+            1 + ratio
+        )
         if variance:
             true = (columns[c] - float(mean)) / deviation
-            got = reference.by_channel(found.dst, axis)[c]
+            got = reference.by_channel(results.dst, axis)[c]
             assert abs(got - true).max() <= 1e-14 * (1 + ratio) * max(1, abs(true).max())
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import members
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, all_bits
+from cases import DATA_DTYPES, all_bits, team_of
 from fp_modes import FP_MODES, MODES, SERIOUS, X86, fp_mode, fp_mode_in_effect, math_library
 from needs import needs_linux, needs_openmp
 from processes import run
@@ -33,10 +33,10 @@ def test_fp_modes_take_effect(name):
 @pytest.mark.parametrize("name", FP_MODES)
 def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
     """Our operations raise no serious exception flag, either."""
-    p = members.problem(rng, (300, 70), "NXC", "float32")
+    p = members.problem(rng, (8000 if threads > 1 else 300, 70), "NXC", "float32")
     # For invalid operations and divisions by zero.
     p.epsilon, p.variance[:2], p.diff_dst[5] = 0.0, [-1, 0], np.inf
-    libm = math_library()
+    libm, teams = math_library(), set()
     for call in members.calls(p, num_threads=threads):
         with fp_mode(name), np.errstate(invalid="ignore"):
             libm.feclearexcept(SERIOUS)
@@ -44,6 +44,9 @@ def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
             flags = libm.fetestexcept(SERIOUS)
             results = fp_mode_in_effect()
         assert (results, flags) == (name, 0), call
+        if call.func is not bn_ext.batch_norm_statistics_backward:
+            teams.add(team_of(threads))
+    assert teams == {threads}
 
 
 @pytest.mark.skipif(not (X86 and sys.platform == "linux"), reason="x87's control word in fenv_t")
@@ -51,9 +54,9 @@ def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
 def test_long_doubles_of_the_judge_have_their_precision(word):
     """Whatever a function leaves in x87's control word, and the word is back afterwards."""
 
-    def kernel(*given, epsilon):
+    def kernel(*arrays, epsilon):
         try:
-            return bn_ext.batch_norm_backward(*given, epsilon=epsilon, data_format="NXC")
+            return bn_ext.batch_norm_backward(*arrays, epsilon=epsilon, data_format="NXC")
         finally:
             libm.fesetenv(changed)
 
@@ -234,15 +237,15 @@ CALLS = [
 ]  # fmt: skip
 
 
-def bits(found):
+def bits(results):
     """What was found as values that can be compared."""
-    if isinstance(found, dict):
-        return bits([*found.values()])
-    if isinstance(found, (list, tuple)):
-        return [bits(each) for each in found]
-    if isinstance(found, (bn_ext.Statistics, bn_ext.GradientSums)):
-        return pickle.dumps(found)
-    return all_bits([found]) if isinstance(found, np.ndarray) else repr(found)
+    if isinstance(results, dict):
+        return bits([*results.values()])
+    if isinstance(results, (list, tuple)):
+        return [bits(each) for each in results]
+    if isinstance(results, (bn_ext.Statistics, bn_ext.GradientSums)):
+        return pickle.dumps(results)
+    return all_bits([results]) if isinstance(results, np.ndarray) else repr(results)
 
 
 @pytest.mark.quick

@@ -59,12 +59,12 @@ def test_gated_is_plain_with_zeros_where_nothing_passed(
         want = all_bits(plain(p, is_training=is_training))
         for diff_src_1 in [False] if gate == "beta" else [False, True]:
             options = {"is_training": is_training, "diff_src_1": diff_src_1}
-            found, came_through = gated(p, gate, **options), [passed(p)] * diff_src_1
+            results, came_through = gated(p, gate, **options), [passed(p)] * diff_src_1
             kind = bn_ext.BatchNormAddGradients if diff_src_1 else bn_ext.BatchNormGradients
-            assert type(found) is kind
-            assert found._fields[:3] == bn_ext.BatchNormGradients._fields
-            assert all_bits(found) == [*want, *all_bits(came_through)], dims
-            assert found[-1].strides == p.src.strides or not diff_src_1
+            assert type(results) is kind
+            assert results._fields[:3] == bn_ext.BatchNormGradients._fields
+            assert all_bits(results) == [*want, *all_bits(came_through)], dims
+            assert results[-1].strides == p.src.strides or not diff_src_1
             alone = gated(p, gate, param_grads=False, **options)
             assert all_bits(alone) == [want[0], None, None, *all_bits(came_through)]
 
@@ -74,15 +74,16 @@ def test_gated_is_plain_with_zeros_where_nothing_passed(
 def test_every_bit_of_a_workspace_counts(size, num_threads):
     """Even the last bits: with all bits set, all elements pass, whatever memory held before."""
     src, vector = np.ones((size, 1), np.float32), np.ones(1, np.float32)
-    given = {"epsilon": 1, "num_threads": num_threads}
+    options = {"epsilon": 1, "num_threads": num_threads}
 
     def diff_src(**gate):
-        return bn_ext.batch_norm_backward(src, src, 0 * vector, vector, **gate, **given).diff_src
+        return bn_ext.batch_norm_backward(src, src, 0 * vector, vector, **gate, **options).diff_src
 
     none_of_all, bits_of_all = (packed(np.full(src.shape, on), src, "NXC") for on in (False, True))
     bits_of_all[-5] = 0xFF  # past the last element too
     assert not diff_src(relu=True, workspace=none_of_all).any()
     assert bits(diff_src(relu=True, workspace=bits_of_all)) == bits(diff_src())
+    assert cases.team_of(num_threads) == num_threads
 
 
 @every_format
@@ -117,15 +118,15 @@ def test_results_at_the_edge_of_zero(isa, data):
     ulp = np.nextafter(stored.number.type(largest_zero), stored.number.type(1))
     for beta in (0.0, -0.0, largest_zero, -largest_zero, ulp, -ulp, -smallest, smallest, np.nan):
         one, none = np.ones(1, stored.number), np.zeros(1, stored.number)
-        given = np.array([beta], stored.number)
+        offset = np.array([beta], stored.number)
         # With variance 1 and epsilon 0, src + beta is rounded once, before it is stored.
-        dst = bn_ext.batch_norm_inference(src, none, one, one, given, epsilon=0.0, relu=True)
+        dst = bn_ext.batch_norm_inference(src, none, one, one, offset, epsilon=0.0, relu=True)
         passes = lets_pass(dst)
         diff_dst = np.ones_like(src)
         options = {"epsilon": 0.0, "relu": True, "is_training": False, "param_grads": False}
-        for gate in ({"beta": given}, {"dst": dst}, {"workspace": packed(passes, src, "NXC")}):
-            found = bn_ext.batch_norm_backward(src, diff_dst, none, one, one, **gate, **options)
-            assert bits(found.diff_src) == bits(passes.astype(src.dtype)), (beta, list(gate))
+        for gate in ({"beta": offset}, {"dst": dst}, {"workspace": packed(passes, src, "NXC")}):
+            results = bn_ext.batch_norm_backward(src, diff_dst, none, one, one, **gate, **options)
+            assert bits(results.diff_src) == bits(passes.astype(src.dtype)), (beta, list(gate))
 
 
 @every_gate
@@ -140,11 +141,11 @@ def test_what_is_nan_passes(rng, isa, gate):
         p.workspace = packed(p.passes, p.src, p.data_format)
         assert p.passes[1, 1, ::3].all()
         p.diff_dst[2, :, ::5] = -np.asarray(np.nan, p.src.dtype)
-        found = gated(p, gate, is_training=False, param_grads=False)
-        assert bits(found.diff_src) == bits(plain(p, is_training=False).diff_src)
+        results = gated(p, gate, is_training=False, param_grads=False)
+        assert bits(results.diff_src) == bits(plain(p, is_training=False).diff_src)
         wanted = p.passes & np.isnan(p.diff_dst.astype(np.float64))
         assert wanted.any()
-        assert (np.isnan(found.diff_src.astype(np.float64)) == wanted).all()
+        assert (np.isnan(results.diff_src.astype(np.float64)) == wanted).all()
 
 
 # ---- the workspace of the forward pass --------------------------------------------------------
@@ -160,8 +161,8 @@ def test_a_forward_pass_fills_it(rng, isa, data, added, data_format):
         p.src.flat[-1] = np.nan
         options = {"relu": True, "src_1": src_1, "data_format": data_format, "epsilon": EPSILON}
         workspace = np.full(workspace_size(p.src.size, p.src.ndim), 0xA5, np.uint8)
-        found = bn_ext.batch_norm_training(p.src, p.gamma, p.beta, workspace=workspace, **options)
-        passes = lets_pass(found.dst)
+        results = bn_ext.batch_norm_training(p.src, p.gamma, p.beta, workspace=workspace, **options)
+        passes = lets_pass(results.dst)
         assert bits(workspace) == bits(packed(passes, p.src, data_format)), dims
         dst = bn_ext.batch_norm_inference(
             p.src, *p.vectors(), p.beta, workspace=workspace, out=p.src_1, **options
@@ -173,9 +174,9 @@ def test_a_forward_pass_fills_it(rng, isa, data, added, data_format):
 def end_of_workspace(dims):
     """What is behind the bits."""
     workspace = np.empty(workspace_size(math.prod(dims), len(dims)), np.uint8)
-    given = np.zeros(dims, np.float16), *np.ones((2, dims[-1]))
+    arrays = np.zeros(dims, np.float16), *np.ones((2, dims[-1]))
     bn_ext.batch_norm_inference(
-        *given, epsilon=0, relu=True, data_format="NXC", workspace=workspace
+        *arrays, epsilon=0, relu=True, data_format="NXC", workspace=workspace
     )
     return workspace[-2 * len(dims) :]
 
@@ -201,8 +202,8 @@ def test_no_workspace_of_two_axes_is_taken_for_another():
 def test_forty_bits_tell_a_shape(rng, axes):
     """No bit is constant, and no two are the same."""
     shapes = {tuple(map(int, dims)) for dims in rng.integers(2, 6, (200, axes))}
-    found = np.unpackbits([end_of_workspace(dims)[axes if axes > 4 else 1 :] for dims in shapes], 1)
-    changing = found[:, found.min(0) < found.max(0)]
+    marks = np.unpackbits([end_of_workspace(dims)[axes if axes > 4 else 1 :] for dims in shapes], 1)
+    changing = marks[:, marks.min(0) < marks.max(0)]
     assert len(np.unique(changing, axis=1).T) >= 40
 
 
@@ -223,10 +224,10 @@ def gradients(src, diff_dst, workspace, **options):
 def from_sums(src, diff_dst, workspace, *, mean, variance, gamma, epsilon, exact=False, **options):
     shared = {"workspace": workspace, **RELU, **options}
     sums = bn_ext.GradientSums(src, diff_dst, mean, exact=exact, **shared)
-    found = bn_ext.batch_norm_backward(
+    results = bn_ext.batch_norm_backward(
         src, diff_dst, mean, variance, gamma, epsilon=epsilon, sums=sums, **shared
     )
-    return [sums._sums if not exact else _core.canonical_state(sums.array, sums._format), *found]
+    return [sums._sums if not exact else _core.canonical_state(sums.array, sums._format), *results]
 
 
 def in_place(src, diff_dst, workspace, **options):
@@ -275,14 +276,14 @@ def test_its_bits_are_those_of_the_same_elements_of_src_in_any_order(
         right = reader(src, p.diff_dst, workspace, **vectors, **options)
         for again in laid_anyhow(src):
             if np.array_equal(src, again):
-                found = reader(again, p.diff_dst, workspace, **vectors, **options)
+                results = reader(again, p.diff_dst, workspace, **vectors, **options)
                 if reader is twice:  # its sums follow src
-                    for a, b in zip(found, right, strict=True):
+                    for a, b in zip(results, right, strict=True):
                         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
                 else:
-                    assert all_bits(found) == all_bits(right)
+                    assert all_bits(results) == all_bits(right)
                 if reader is gradients:
-                    assert axis_order(found.diff_src) == axis_order(again)
+                    assert axis_order(results.diff_src) == axis_order(again)
 
 
 @pytest.mark.parametrize("dims", [(0, 4, 3), (3, 0, 3), (3, 4, 0), (0, 0)])
@@ -300,8 +301,8 @@ def test_every_short_value_by_itself(isa, name):
     stored = STORED[name]
     every = np.arange(1 << 16, dtype=np.uint16)
     elements = every if stored.bits.itemsize == 2 else boundary(stored)
-    found = np.unpackbits(
+    passing = np.unpackbits(
         running.run_relu_mask(isa, stored, elements).view(np.uint8), bitorder="little"
     )[: len(elements)]
     with np.errstate(invalid="ignore"):
-        assert (found == ~(stored.widen(elements) <= 0)).all()
+        assert (passing == ~(stored.widen(elements) <= 0)).all()

@@ -181,14 +181,14 @@ def test_none_is_the_default():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="not every system obeys such limits")
 @pytest.mark.parametrize(
-    ("what", "limit"),
+    ("taker", "limit"),
     [("a result", "RLIMIT_AS"), ("a result", "RLIMIT_DATA"), ("a small result", "RLIMIT_DATA"),
      ("vectors", "RLIMIT_DATA"), ("sums", "RLIMIT_DATA"), ("exact sums", "RLIMIT_DATA"),
      ("memory of a call", "RLIMIT_DATA"), ("bits of a gate", "RLIMIT_DATA")],
 )  # fmt: skip
-def test_what_is_kept_gives_way(limit, what):
+def test_what_is_kept_gives_way(limit, taker):
     """If memory is short, everything that is kept is released, and the allocation tried again."""
-    assert run("kept", "gives_way", limit, what) == [True, 0, False]
+    assert run("kept", "gives_way", limit, taker) == [True, 0, False]
 
 
 # ---- what users do with results ---------------------------------------------------------

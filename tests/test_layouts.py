@@ -6,7 +6,7 @@ import guarded
 import numpy as np
 import pytest
 from bounds import assert_near
-from cases import DATA_DTYPES, DTYPES, FORMATS, Problem, all_bits, full_order, placed
+from cases import DATA_DTYPES, DTYPES, FORMATS, Problem, all_bits, full_order, placed, team_of
 from members import MEMBERS, problem
 from needs import needs_linux
 
@@ -103,8 +103,10 @@ def test_gaps_about_the_bounds_from_which_operands_may_have_them(rng, name, apar
         options = {"is_training": bool(rng.random() < 0.7), "summed": bool(rng.random() < 0.3)}
         _, bits = member.run(p, **options)
         tensors = [*member.reads, *(k for k, kind in enumerate(member.returns) if kind == "tensor")]
-        for some in (*([one] for one in tensors), tensors):
-            arguments = {one: longer(getattr(p, one), axis) for one in some if one in member.reads}
+        for some in (*([each] for each in tensors), tensors):
+            arguments = {
+                each: longer(getattr(p, each), axis) for each in some if each in member.reads
+            }
             out = [longer(p.src, axis) if k in some else None for k in range(len(member.returns))]
             assert member.run(p, arguments, out=out, **options)[1] == bits, (dims, some)
             for base in (view.base for view in out if view is not None):
@@ -278,6 +280,7 @@ def test_copies_in_pieces(rng, data, dims):
                 bn_ext.batch_norm_backward, diff_dst=diff_dst, out=(out, None, None),
                 num_threads=num_threads,
             )  # fmt: skip
+            assert team_of(num_threads) == num_threads
             assert all_bits(grads) == all_bits(dense)
             own = np.frombuffer(out.tobytes(), np.uint8)
             assert np.count_nonzero(out.base) == np.count_nonzero(own)  # no gap is written

@@ -218,7 +218,7 @@ def sums_in_norms(grads, want, vector, u):
         strict=True,
     ):
         norm = np.sqrt((terms**2).sum(axis=1))
-        beyond = np.maximum(error.found - error.half_ulp, 0)[norm > 0] / norm[norm > 0]
+        beyond = np.maximum(error.off - error.half_ulp, 0)[norm > 0] / norm[norm > 0]
         worst = max(worst, float(beyond.max(initial=0)) / u)
     return worst
 

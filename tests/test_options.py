@@ -13,6 +13,7 @@ from importlib.util import find_spec
 import members
 import numpy as np
 import pytest
+from cases import team_of
 from sheets import SHEETS
 
 from bn_ext import specs
@@ -107,9 +108,11 @@ def of_autograd(function, options):
 
     arguments = required(function, vars(P)) | options
     names = ["src", *(name for name in members.AFFINE if name in arguments)]
-    vjp, dst = make_vjp(lambda of: function(**arguments | dict(zip(names, of, strict=True))))(
-        tuple(arguments[name] for name in names)
-    )
+    vjp, dst = make_vjp(
+        lambda arrays_of_tuple: function(
+            **arguments | dict(zip(names, arrays_of_tuple, strict=True))
+        )
+    )(tuple(arguments[name] for name in names))
     return dst, vjp(P.diff_dst)
 
 
@@ -139,30 +142,32 @@ def of_specs(function, options):
     return function(**sheet.arguments(P) | options)
 
 
-def of_layer(layer, **given):
-    dst = layer.forward(P.src, **given)
+def of_layer(layer, **options):
+    dst = layer.forward(P.src, **options)
     saved = layer.saved is not None
     grads = [layer.backward(P.diff_dst), *layer.gradients] if saved else []
     return [dst, *grads, *layer.state_dict().values(), layer.eval().forward(P.src)]
 
 
-def of_autograd_layer(layer, **given):
+def of_autograd_layer(layer, **options):
     from autograd import make_vjp
 
     vectors = () if layer.gamma is None else (layer.gamma, layer.beta)
-    vjp, dst = make_vjp(lambda of: layer(of[1:], of[0], **given))((P.src, *vectors))
+    vjp, dst = make_vjp(lambda operands: layer(operands[1:], operands[0], **options))(
+        (P.src, *vectors)
+    )
     return dst, vjp(P.diff_dst), *layer.state_dict().values(), layer.eval()([], P.src)
 
 
-def of_torch_layer(layer, **given):
+def of_torch_layer(layer, **options):
     import torch
 
     dims = {"BatchNorm1d": (40, 4, 16), "BatchNorm3d": (40, 4, 4, 2, 2)}
     dims = dims.get(type(layer).__name__, P.src.shape)
-    given = {"input": P.src, "diff_dst": P.diff_dst, **given}
-    given = {n: torch.tensor(a).reshape(dims) for n, a in given.items()}
-    src, diff_dst = given.pop("input").requires_grad_(), given.pop("diff_dst")
-    dst = layer(src, **given)
+    options = {"input": P.src, "diff_dst": P.diff_dst, **options}
+    options = {n: torch.tensor(a).reshape(dims) for n, a in options.items()}
+    src, diff_dst = options.pop("input").requires_grad_(), options.pop("diff_dst")
+    dst = layer(src, **options)
     dst.backward(diff_dst)
     grads = [vector.grad for vector in layer.parameters()]
     return [dst, src.grad, *grads, *layer.state_dict().values(), layer.eval()(src)]
@@ -186,16 +191,16 @@ def wrappers():
                     yield module, each
 
 
-def bits(found):
+def bits(results):
     """The bits of arrays of any package."""
-    if isinstance(found, (list, tuple)):
-        return [bits(each) for each in found]
-    found = found.detach().numpy() if hasattr(found, "detach") else found
-    found = found.compute() if hasattr(found, "compute") else found
-    return (found.dtype, found.tobytes()) if isinstance(found, np.ndarray) else repr(found)
+    if isinstance(results, (list, tuple)):
+        return [bits(each) for each in results]
+    results = results.detach().numpy() if hasattr(results, "detach") else results
+    results = results.compute() if hasattr(results, "compute") else results
+    return (results.dtype, results.tobytes()) if isinstance(results, np.ndarray) else repr(results)
 
 
-def found_by(module, wrapper, mode, changed=None, later=None, **given):
+def found_by(module, wrapper, mode, changed=None, later=None, **of_pass):
     """What a function finds, or a layer in a mode; an attribute may change, forward get more."""
     pairs = {name: values(module, wrapper, name) for name in options_of(wrapper)}
     options = {name: copy.copy(pair[0]) for name, pair in pairs.items() if pair} | (changed or {})
@@ -209,7 +214,7 @@ def found_by(module, wrapper, mode, changed=None, later=None, **given):
         layer.gamma[...] = 1, 2, 3, 4
     for name, value in (later or {}).items():
         setattr(layer, name, value)
-    return bits(LAYERS[module](layer, **given))
+    return bits(LAYERS[module](layer, **of_pass))
 
 
 def assert_counts(module, wrapper, mode, option, change):
@@ -252,9 +257,9 @@ def test_every_option_of_a_pass_counts(module, layer, mode, option):
     assert_counts(module, layer, mode, option, {option: values(module, layer, option)[1]})
 
 
-def outcome(*given, **changes):
+def outcome(*call, **changes):
     try:
-        return found_by(*given, **changes)
+        return found_by(*call, **changes)
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:
         return str(error)
 
@@ -276,12 +281,17 @@ def test_threads_and_processes_change_no_pair_of_options(module, wrapper, mode):
     neutral = [name for name in NEUTRAL if ("changed", name) in known]
     if module == "bn_ext.autograd":
         neutral = ["num_threads"]  # a shared layer is refused
+    teams = set()
     for pair in itertools.combinations(new, 2) if neutral else ():
         changed = {name: new[where, name] for where, name in pair if where == "changed"}
-        given = {name: new[where, name] for where, name in pair if where == "pass"}
+        passed = {name: new[where, name] for where, name in pair if where == "pass"}
         for name in neutral:
             plain, other = (
-                outcome(module, wrapper, mode, copy.deepcopy(changed) | {name: value}, **given)
+                outcome(module, wrapper, mode, copy.deepcopy(changed) | {name: value}, **passed)
                 for value in NEUTRAL[name]
             )
             assert plain == other, (name, pair)
+            if name == "num_threads":
+                teams.add(team_of(3))
+    # Tasks of Dask and of torch's gradients are in threads of their own.
+    assert not teams or 3 in teams or module in ("bn_ext.dask", "bn_ext.torch")

@@ -66,7 +66,7 @@ def test_a_wrong_bit_is_found(kernel, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "at"),
+    ("got", "wanted", "at"),
     [
         ([0.0, -0.0], [0.0, 0.0], 1),
         ([-0.0, 1.0], [-0.0, 2.0], 1),
@@ -74,11 +74,11 @@ def test_a_wrong_bit_is_found(kernel, monkeypatch):
         ([1.0, np.nan, 3.0], [1.0, 2.0, 2.0], 1),
     ],
 )
-def test_a_wrong_bit_is_found_where_it_is(found, wanted, at):
+def test_a_wrong_bit_is_found_where_it_is(got, wanted, at):
     """== would not do: zeros of either sign are equal, and NaN is not equal to itself."""
-    found, wanted = np.array([found]), np.array([wanted])
+    got, wanted = np.array([got]), np.array([wanted])
     with pytest.raises(kernels.WrongBitsError, match=rf"here: at \(0, {at}\) got .*, expected"):
-        kernels.demand(found, wanted, "here")
+        kernels.demand(got, wanted, "here")
     kernels.demand(wanted, wanted.copy(), "here")
 
 

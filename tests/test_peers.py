@@ -48,13 +48,13 @@ def problem(shape, layout="NCX", data="float32", vector=None, special=False):
     return p
 
 
-def agree(found, others, kind):
+def agree(ours, others, kind):
     """Assert equal values, within the tolerance, and NaN, Inf and -Inf in the same places."""
-    for i, (mine, theirs) in enumerate(zip(found, others, strict=True)):
+    for i, (mine, theirs) in enumerate(zip(ours, others, strict=True)):
         assert mine.shape == theirs.shape, i
         mine, theirs = (np.asarray(a).astype(np.float64) for a in (mine, theirs))
-        for of in (np.isnan, np.isposinf, np.isneginf):
-            assert np.array_equal(of(mine), of(theirs)), (i, of)
+        for kind_of_number in (np.isnan, np.isposinf, np.isneginf):
+            assert np.array_equal(kind_of_number(mine), kind_of_number(theirs)), (i, kind_of_number)
         finite = np.isfinite(mine)
         largest = abs(theirs[finite]).max(initial=1)
         assert abs(mine[finite] - theirs[finite]).max(initial=0) <= TOLERANCE[kind] * largest, i
@@ -63,20 +63,23 @@ def agree(found, others, kind):
 # ---- what bench and benchmarks time: torch, JAX, TensorFlow, oneDNN ----------------------
 
 
-def of_torch(found, axis):
+def of_torch(tensor, axis):
     """A tensor as an array, with its channels moved to an axis."""
     from bn_ext.torch._operators import _array
 
-    return np.moveaxis(_array(found), 1, axis) if found.ndim > 2 else _array(found)
+    return np.moveaxis(_array(tensor), 1, axis) if tensor.ndim > 2 else _array(tensor)
 
 
 def calls(name, data, layout, op):
     """(problem, call) for each shape that a package takes, with NaN and Inf too for torch."""
     specials = {False, name == "torch" and op.startswith("backward") and op != "backward-relu"}
     for shape, special in itertools.product(SHAPES, specials):
-        p, given = Timed(Case(shape, layout, data, op)), problem(shape, layout, data, None, special)
+        p, arguments = (
+            Timed(Case(shape, layout, data, op)),
+            problem(shape, layout, data, None, special),
+        )
         for array in {"src", "diff_dst", "mean", "variance", "gamma"} & vars(p).keys():
-            getattr(p, array)[...] = getattr(given, array)
+            getattr(p, array)[...] = getattr(arguments, array)
         if call := PEERS[name](p):
             yield p, call
 
@@ -97,14 +100,14 @@ def test_what_is_timed_computes_the_same(name, data, layout, op):
     if not timed:
         pytest.skip("this peer has no such call")
     for p, call in timed:
-        found, wanted = (
+        results, wanted = (
             p.out if result is None else result if isinstance(result, (tuple, list)) else [result]
             for result in (call(), bn_ext_call(p)())
         )
         if name == "torch":
-            found = [None if t is None else of_torch(t, p.axis) for t in found]
+            results = [None if t is None else of_torch(t, p.axis) for t in results]
         # Of the forward pass, peers return different statistics.
-        pairs = list(zip(wanted, found, strict=False))[: 3 if "backward" in op else 1]
+        pairs = list(zip(wanted, results, strict=False))[: 3 if "backward" in op else 1]
         pairs = [(a, np.asarray(b).reshape(a.shape)) for a, b in pairs if a is not None]
         agree(*zip(*pairs, strict=True), data)
 
@@ -141,10 +144,10 @@ def test_our_layer_goes_on_where_torchs_module_stopped(data, affine, momentum):
         module.zero_grad()
         y = module(x)
         y.backward(torch.from_numpy(p.diff_dst))
-        found = [layer.forward(p.src), layer.backward(p.diff_dst), *layer.gradients]
+        results = [layer.forward(p.src), layer.backward(p.diff_dst), *layer.gradients]
         theirs = [y, x.grad, *([module.weight.grad, module.bias.grad] if affine else [])]
         theirs = [each.detach().numpy() for each in (*theirs, *module.state_dict().values())]
-        agree([*found, *layer.state_dict().values()], theirs, data)
+        agree([*results, *layer.state_dict().values()], theirs, data)
         assert list(layer.state_dict()) == list(module.state_dict())
 
 
@@ -182,11 +185,11 @@ def v3(p, **changed):
 
 
 def v3_agrees(tf, arguments, outputs, data="float32", **options):
-    found = ours.fused_batch_norm_v3(**arguments, **options)
+    results = ours.fused_batch_norm_v3(**arguments, **options)
     theirs = tensorflows(tf, "FusedBatchNormV3", arguments, **options)
     if not options.get("is_training", True):  # a kernel leaves outputs 3 and 4 unwritten
         theirs[3:5] = theirs[1:3]
-    agree(found[:outputs], theirs[:outputs], data)
+    agree(results[:outputs], theirs[:outputs], data)
 
 
 @pytest.mark.parametrize("factor", [0, 0.3, 1, 2, -1])
@@ -203,11 +206,11 @@ def test_tensorflow(tf, data, layout, training, factor):
 @pytest.mark.parametrize("data", ["float32", "float16", "bfloat16"])
 def test_tensorflows_gradient(tf, data, layout, training):
     for p, options in problems_of_tensorflow(layout, data, training):
-        given = {"y_backprop": p.diff_dst, "x": p.src, "scale": p.gamma,
+        arguments = {"y_backprop": p.diff_dst, "x": p.src, "scale": p.gamma,
                  "reserve_space_1": p.mean, "reserve_space_2": p.variance}  # fmt: skip
-        found = ours.fused_batch_norm_grad_v3(**given, reserve_space_3=None, **options)
-        given["reserve_space_3"] = np.empty(0, np.float32)
-        agree(found[:3], tensorflows(tf, "FusedBatchNormGradV3", given, **options)[:3], data)
+        results = ours.fused_batch_norm_grad_v3(**arguments, reserve_space_3=None, **options)
+        arguments["reserve_space_3"] = np.empty(0, np.float32)
+        agree(results[:3], tensorflows(tf, "FusedBatchNormGradV3", arguments, **options)[:3], data)
 
 
 @pytest.mark.parametrize("options", [{}, {"exponential_avg_factor": 0.5}, {"is_training": False}])
@@ -246,11 +249,11 @@ def test_arrays_of_others_come_in_without_a_copy(name):
     wanted = bn_ext.batch_norm_backward(*arrays, epsilon=1e-3)
     out = [np.empty_like(a) for a in wanted]
     tracemalloc.start()
-    found = bn_ext.batch_norm_backward(*others, epsilon=1e-3, out=out)
+    results = bn_ext.batch_norm_backward(*others, epsilon=1e-3, out=out)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < out[0].nbytes / 4
-    for got, right in zip(found, wanted, strict=True):
+    for got, right in zip(results, wanted, strict=True):
         assert type(got) is np.ndarray
         assert got.tobytes() == right.tobytes()
 
@@ -309,10 +312,10 @@ def test_operators_take_tensors():
     arrays = problem((4, 3, 5, 6), "NXC").arguments().values()
     wanted = bn_ext.batch_norm_backward(*arrays, epsilon=1e-3, data_format="NXC")
     x, dy, m, v, g = (torch.from_numpy(a) for a in arrays)
-    found = onednn_graph.batch_norm_training_backward(x, dy, m, v, g, epsilon=1e-3)
-    assert found[0].tobytes() == wanted.diff_src.tobytes()
+    results = onednn_graph.batch_norm_training_backward(x, dy, m, v, g, epsilon=1e-3)
+    assert results[0].tobytes() == wanted.diff_src.tobytes()
     rstd = 1 / torch.sqrt(v + 1e-3)
     ours.fused_batch_norm_grad_v3(dy, x, g, m, rstd, None, epsilon=1e-3)
     x, dy = (t.movedim(-1, 1) for t in (x, dy))
-    found = ngraph.batch_norm_training_backprop(x, g, g, m, v, dy, epsilon=1e-3)
-    assert np.moveaxis(found[0], 1, -1).tobytes() == wanted.diff_src.tobytes()
+    results = ngraph.batch_norm_training_backprop(x, g, g, m, v, dy, epsilon=1e-3)
+    assert np.moveaxis(results[0], 1, -1).tobytes() == wanted.diff_src.tobytes()

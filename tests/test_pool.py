@@ -118,7 +118,7 @@ def test_a_call_in_a_region_of_others_uses_one_thread():
 
 
 @pytest.mark.parametrize(
-    ("patience", "given", "learnt"),
+    ("patience", "times", "learnt"),
     [
         # start, now, worked and came: two threads would have taken as long one after the other
         (4, (8, 10, 1, 2), (0, 4)),
@@ -132,8 +132,8 @@ def test_a_call_in_a_region_of_others_uses_one_thread():
         (4, (8, 1008, 1, 2), (1, 8)),
     ],
 )
-def test_what_a_thread_learns_of_a_team(teams, patience, given, learnt):
-    assert run("teams", "learnt", teams, patience, *given) == [*learnt]
+def test_what_a_thread_learns_of_a_team(teams, patience, times, learnt):
+    assert run("teams", "learnt", teams, patience, *times) == [*learnt]
 
 
 @needs_cpus
@@ -163,10 +163,10 @@ def test_a_child_of_a_process_that_made_no_call(others):
 
 
 @needs_fork
-@pytest.mark.parametrize("how", ["after a call", "after a thread's call", "within a region"])
-def test_a_child_of_a_process_with_a_team(how):
+@pytest.mark.parametrize("start", ["after a call", "after a thread's call", "within a region"])
+def test_a_child_of_a_process_with_a_team(start):
     """It keeps to one thread, even if asked for more, and so do its children and threads."""
-    results, together = run("pool", "with_a_team", how)
+    results, together = run("pool", "with_a_team", start)
     assert all(results)
     assert together
 

@@ -395,8 +395,8 @@ OF_SUMS = [
           np.zeros((2, 5)), lambda q: [sums(q)], 0, lambda q: sums(q, exact=True).array,
           lambda q: bn_ext.Statistics(q.src, data_format="NXC")),
     *(row("backward", ValueError, f"^sums: expected {message}",
-          sums=lambda q, how=how, exact=exact: sums(q, exact=exact, **how))
-      for exact in (False, True) for message, how in (
+          sums=lambda q, part=part, exact=exact: sums(q, exact=exact, **part))
+      for exact in (False, True) for message, part in (
           ("sums of float32 data, like src, got sums of float64 data$", {"kind": "float64"}),
           ("5 channels, got 4$", {"channels": slice(4)}),
           ("sums about this mean, .* got sums about ",
@@ -466,7 +466,7 @@ OF_OBJECTS = [
     row("backward", TypeError, r"^it does not want to\nsrc: this .*Odd cannot be .*; pass "
         r"src.detach\(\).view\(torch.int16\).numpy\(\).view\(ml_dtypes.bfloat16\)", src=TORCHS),
     *(row("training", TypeError, f"^dst in out: expected .*got Odd; pass {re.escape(hint)}, which",
-          out=(Odd(numpy=fail(AssertionError), **more), None, None)) for hint, more in (
+          out=(Odd(numpy=fail(AssertionError), **extra), None, None)) for hint, extra in (
         ("its numpy()", {}), ("its detach().numpy()", {"detach": None}),
         ("it.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16)",
          {"detach": None, "dtype": "torch.bfloat16"}))),

@@ -94,12 +94,12 @@ def make(rng, dims, types, data_format, values):
     return problem
 
 
-def recast(problem, how):
+def recast(problem, vectors):
     """The problem with vectors in other dtypes that hold their values. Results have gamma's dtype,
     so it keeps its own.
     """
     results = copy.copy(problem)
-    others = {"alike": [], "in doubles": ["f8"], "of several dtypes": ["f4", "f8"]}[how]
+    others = {"alike": [], "in doubles": ["f8"], "of several dtypes": ["f4", "f8"]}[vectors]
     names = ("mean", "variance", "beta", "diff_diff_gamma", "diff_diff_beta")
     for name, other in zip(names, itertools.cycle(others), strict=False):
         vector = getattr(problem, name)
@@ -107,7 +107,7 @@ def recast(problem, how):
     return results
 
 
-def outputs(how, tensors, like, order):
+def outputs(kind, tensors, like, order):
     """The argument `out`: None, or arrays and None; for "over ...", operands of the same call."""
     fresh = np.full_like(tensors[0], 7)
     arguments = {
@@ -116,12 +116,12 @@ def outputs(how, tensors, like, order):
         "given with gaps": lambda: placed(fresh, "gaps", 1, order),
         "over src": iter(tensors).__next__,
         "over another": iter([*tensors[1:2], tensors[0]]).__next__,
-    }[how]
+    }[kind]
     if arguments is None:
         return None
     out = []
     for k, array in enumerate(like):
-        given_vector = np.full_like(array, 7) if how == "given" or k % 2 else None
+        given_vector = np.full_like(array, 7) if kind == "given" or k % 2 else None
         out.append(arguments() if array.ndim > 1 else given_vector)
     return out
 

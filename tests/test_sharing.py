@@ -31,15 +31,15 @@ def inputs(rng):
     return Problem(rng, (ROWS, CHANNELS), "NXC", "float64").arguments()
 
 
-def lay(memory, start, name, how):
-    """Elements of memory from `start` on, in the shape that `name` has, turned as `how` says."""
+def lay(memory, start, name, layout):
+    """Elements of memory from `start` on, in the shape that `name` has, turned as `layout` says."""
     dims = SHAPES.get(name, (CHANNELS,))
     array = memory[start : start + int(np.prod(dims))].reshape(dims)
     return {
         "forwards": array,
         "first axis backwards": array[::-1],
         "backwards": array[(slice(None, None, -1),) * len(dims)],
-    }[how]
+    }[layout]
 
 
 def refused(message, arrays):
@@ -79,14 +79,14 @@ def test_one_element_in_common(rng, out, other, turned, other_turned, first):
             assert all_bits(run(arrays)) == all_bits(run(base))
 
 
-@pytest.mark.parametrize("how", ["halves of rows", "every other element"])
-def test_between_the_elements_of_another(rng, how):
+@pytest.mark.parametrize("layout", ["halves of rows", "every other element"])
+def test_between_the_elements_of_another(rng, layout):
     """Arrays whose extents overlap may be accepted: these have no element in common."""
     base = inputs(rng)
     wanted = all_bits(run(base))
     for which in TENSORS:
         both = np.zeros((ROWS, 2 * CHANNELS))
-        if how == "halves of rows":
+        if layout == "halves of rows":
             array, diff_src = both[:, :CHANNELS], both[:, CHANNELS:]
         else:
             array, diff_src = both[:, ::2], both[:, 1::2]
@@ -227,6 +227,6 @@ def test_a_place_does_not_depend_on_axes_of_length_1(rng, name, dims, data_forma
         read = {n: restrided(placed(getattr(p, n), "gaps"), stride) for n in member.reads}
         out = [None] * len(member.returns)
         out[i] = restrided(read[which], other)
-        found, bits = member.run(p, read, summed=summed, out=tuple(out))
-        assert found[i] is out[i]
+        results, bits = member.run(p, read, summed=summed, out=tuple(out))
+        assert results[i] is out[i]
         assert bits == wanted

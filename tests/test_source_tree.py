@@ -1,5 +1,6 @@
 """A clone: its import, compiled or not, and the versions of its linters."""
 
+import ast
 import errno
 import itertools
 import json
@@ -34,8 +35,8 @@ def test_hooks_have_the_versions_of_the_linters():
     listed += project["dependency-groups"]["workflows"]
     pins = dict(re.findall(r"([\w-]+)==([\d.]+)", " ".join(listed)))
     hooks = (ROOT / ".pre-commit-config.yaml").read_text()
-    found = re.findall(r"/([\w-]+)\n +rev: v([\d.]+)", hooks)
-    names = {name.removeprefix("mirrors-").removesuffix("-pre-commit"): v for name, v in found}
+    revisions = re.findall(r"/([\w-]+)\n +rev: v([\d.]+)", hooks)
+    names = {name.removeprefix("mirrors-").removesuffix("-pre-commit"): v for name, v in revisions}
     assert len(pins) == 5
     assert pins == {name: names[name] for name in pins}
 
@@ -61,6 +62,31 @@ def test_in_the_fast_tests_each_two_values_meet():
         assert len(met) == len({(e.callspec.params[one], e.callspec.params[other]) for e in cube})
 
 
+def asks_for_a_team(node):
+    """Does code name a number of threads that is not 1?"""
+    pairs = [(each.arg, each.value) for each in ast.walk(node) if isinstance(each, ast.keyword)]
+    for each in ast.walk(node):
+        if isinstance(each, ast.Dict):
+            names = [getattr(key, "value", None) for key in each.keys]
+            pairs += zip(names, each.values, strict=True)
+    values = [value for name, value in pairs if name == "num_threads"]
+    return any(not (isinstance(v, ast.Constant) and v.value in (0, 1)) for v in values)
+
+
+def test_each_test_of_teams_says_how_many_threads_it_had():
+    """Of one thread, it would say nothing."""
+    silent = []
+    for path in (ROOT / "tests").glob("test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.parse(text).body:
+            is_test = isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+            if is_test and asks_for_a_team(node):
+                code = ast.get_source_segment(text, node)
+                if not re.search(r"team_of|threads_used|last_call|assert_right", code):
+                    silent.append(f"{path.name}: {node.name}")
+    assert silent == []
+
+
 #: What Cython 3.3.1 makes of some statements loses or lacks a reference when memory is short.
 FRAGILE = {
     # [f(x) for x in y]: an element that cannot be appended is released twice. Write a loop.
@@ -81,12 +107,12 @@ def test_what_cython_makes_is_safe_without_memory(statement):
     first = text.index("static const char* const __pyx_f[] = {")
     files = re.findall(r'^  "(.*)",$', text[first : text.index("};", first)], re.M)
     assert "bn_ext/_core_src/core.pyx" in files, files
-    found = []
+    places = []
     for match in re.finditer(FRAGILE[statement], text):
         file, line = re.search(r"__PYX_ERR\((\d+), (\d+),", text[match.start() :]).groups()
         if files[int(file)].startswith("bn_ext/"):  # not in Cython's own memoryviews
-            found.append(f"{files[int(file)]}:{line}")
-    assert found == []
+            places.append(f"{files[int(file)]}:{line}")
+    assert places == []
 
 
 @pytest.fixture
@@ -283,8 +309,8 @@ def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name)
     done = python("setup.py", "build_ext", "--build-lib", "made", cwd=sources,
                   **{"CC": str(compiler), **variables})  # fmt: skip
     assert done.returncode == 0, done.stderr
-    said = re.findall(r"^flags left out, .*: (.*)", done.stderr, re.MULTILINE)
-    assert [line.split() for line in said] == [list(dict.fromkeys(bad))]  # once
+    left_out = re.findall(r"^flags left out, .*: (.*)", done.stderr, re.MULTILINE)
+    assert [line.split() for line in left_out] == [list(dict.fromkeys(bad))]  # once
     *compiled, linked = next((sources / "made").rglob("*.so")).read_text().splitlines()
     assert all(" -c " in line for line in compiled)
     assert "-fno-unsafe-math-optimizations" in linked
@@ -314,9 +340,9 @@ def test_builds_at_once_get_what_they_ask_for(sources):
     assert [status for _, status in ends] == [0] * len(asked), ends
     for levels in asked:
         with zipfile.ZipFile(next((sources / levels).glob("*.whl"))) as wheel:
-            found = [name for name in wheel.namelist() if name.endswith(".so")]
-            text = wheel.read(found[0]).decode()
-        assert len(found) == 1
+            libraries = [name for name in wheel.namelist() if name.endswith(".so")]
+            text = wheel.read(libraries[0]).decode()
+        assert len(libraries) == 1
         assert {*re.findall(r"-DFOR=(\S+)", text)} == {levels}
         assert {*re.findall(r"-DBN_LEVEL=(\w+)", text)} == {*levels.split(",")}
 
@@ -325,15 +351,15 @@ def test_builds_at_once_get_what_they_ask_for(sources):
 def test_editors_learn_the_command_of_every_source(sources):
     done = python("setup.py", "build_ext", "--inplace", cwd=sources, CC=str(sources.parent / "cc"))
     assert done.returncode == 0, done.stderr
-    found = json.loads((sources / "compile_commands.json").read_text())
+    commands = json.loads((sources / "compile_commands.json").read_text())
     c = [path for path in (sources / "src_c").rglob("*") if path.suffix in (".c", ".inc")]
     files = {str(path.relative_to(sources)) for path in c}
-    assert files | {"bn_ext/_core_src/core.c"} == {each["file"] for each in found}
-    for each in found:
+    assert files | {"bn_ext/_core_src/core.c"} == {each["file"] for each in commands}
+    for each in commands:
         assert each["directory"] == str(sources)
         assert each["file"] in each["arguments"]
         assert "-DBN_LEVEL" in " ".join(each["arguments"]) or "kernels" not in each["file"]
-    parts = [each for each in found if each["file"].endswith(".inc")]
+    parts = [each for each in commands if each["file"].endswith(".inc")]
     for part in parts[::3]:  # alone, with what its command puts ahead of it
         command = ["gcc", *part["arguments"][1:], "-Werror", "-fsyntax-only"]
         done = subprocess.run(command, cwd=sources, capture_output=True, text=True)

@@ -27,8 +27,8 @@ by_every_carrier = pytest.mark.parametrize("carry", CARRIERS.values(), ids=CARRI
 
 def only(some):
     """A mark that gives a test the sheets for which `some` is true."""
-    found = {name: sheet for name, sheet in SHEETS.items() if some(sheet)}
-    return pytest.mark.parametrize("sheet", found.values(), ids=found)
+    sheets = {name: sheet for name, sheet in SHEETS.items() if some(sheet)}
+    return pytest.mark.parametrize("sheet", sheets.values(), ids=sheets)
 
 
 #: Sheets that normalize with given statistics.
@@ -234,16 +234,16 @@ def test_epsilon_is_asked_for_its_value_once(rng, sheet):
 def test_arguments_that_do_not_bind(rng, sheet):
     """Errors are as in Python: they name the operator and the argument."""
     name, p = sheet.operator.__name__, sheet.problem(rng)
-    given = {**sheet.arguments(p), **sheet.fixed}
+    bound = {**sheet.arguments(p), **sheet.fixed}
     for lacking in (n for n, a in sheet.parameters.items() if a.default is a.empty):
-        arguments = {n: a for n, a in given.items() if n != lacking}
+        arguments = {n: a for n, a in bound.items() if n != lacking}
         with pytest.raises(TypeError, match=rf"^{name}\(\) missing .* argument: '{lacking}'$"):
             sheet.call(arguments)
-    first, *_ = given
+    first, *_ = bound
     with pytest.raises(TypeError, match=rf"^{name}\(\) got multiple .* for argument '{first}'$"):
-        sheet.operator(given[first], **given)
+        sheet.operator(bound[first], **bound)
     with pytest.raises(TypeError, match=rf"^{name}\(\) takes .* positional arguments but 20 "):
-        sheet.operator(*[given[first]] * 20)
+        sheet.operator(*[bound[first]] * 20)
 
 
 @pytest.mark.parametrize("kind", [int, np.bool_, np.int64])
@@ -290,11 +290,11 @@ def test_inference(rng, sheet):
 def test_results_are_new_arrays(rng, sheet):
     arguments = sheet.arguments(sheet.problem(rng))
     before = {n: bits(a) for n, a in arguments.items()}
-    found = sheet.call({**arguments, **sheet.fixed})
-    for i, a in enumerate(found):
+    results = sheet.call({**arguments, **sheet.fixed})
+    for i, a in enumerate(results):
         assert type(a) is np.ndarray
         assert a.flags.writeable
-        others = *found[:i], *found[i + 1 :], *arguments.values()
+        others = *results[:i], *results[i + 1 :], *arguments.values()
         assert not any(np.shares_memory(a, b) for b in others), i
     assert {n for n, a in arguments.items() if bits(a) != before[n]} == set()
 
@@ -322,9 +322,9 @@ def test_a_nan_stays_in_its_channel(rng, name):
     clean, arguments = sheet.arguments(p), sheet.arguments(p)
     first = (1, 1, 1, 2) if sheet.data_format == "NXC" else (1, 2, 1, 1)
     arguments[sheet.src][first] = np.nan
-    want, found = (sheet.call({**given, **sheet.fixed}) for given in (clean, arguments))
-    assert any(np.isnan(a).any() for a in found)
-    for a, b in zip(found, want, strict=True):
+    want, results = (sheet.call({**operands, **sheet.fixed}) for operands in (clean, arguments))
+    assert any(np.isnan(a).any() for a in results)
+    for a, b in zip(results, want, strict=True):
         axis = p.axis if a.ndim > 1 else 0
         if a.size:
             assert name not in OF_THE_BATCH or np.isnan(np.take(a, 2, axis)).all()
@@ -334,8 +334,8 @@ def test_a_nan_stays_in_its_channel(rng, name):
 def test_what_the_operators_are_for(rng):
     """All operators that normalize training data give the same bits, whatever their names."""
     p = Family(rng, (2, 5, 3, 4), "NCX")
-    found = bn_ext.batch_norm_training(p.src, p.gamma, p.beta, epsilon=EPSILON, data_format="NCX")
-    want = found._replace(mean=np.float32(found.mean), variance=np.float32(found.variance))
+    results = bn_ext.batch_norm_training(p.src, p.gamma, p.beta, epsilon=EPSILON, data_format="NCX")
+    want = results._replace(mean=np.float32(results.mean), variance=np.float32(results.variance))
     assert all_bits(SHEETS["ngraph_training"](p)) == all_bits(want)
     dst, _, _, *statistics = SHEETS["onednn_training"](p, data_format="NCX")
     assert all_bits([dst, *statistics]) == all_bits(want)
@@ -367,8 +367,8 @@ def test_onednns_ignored_gamma_is_not_looked_at(rng, make):
 @only(lambda sheet: sheet.of(ngraph))
 def test_ngraph_without_channels(rng, sheet):
     """A problem without channels, which nGraph itself refuses, is accepted."""
-    found = sheet(Family(rng, (2, 0, 3, 4), "NCX"))
-    assert [a.shape for a in found] == [(2, 0, 3, 4), (0,), (0,)][: len(found)]
+    results = sheet(Family(rng, (2, 0, 3, 4), "NCX"))
+    assert [a.shape for a in results] == [(2, 0, 3, 4), (0,), (0,)][: len(results)]
 
 
 #: {sheet: its results without elements, behind dst: a number, or the argument that stays}
@@ -386,9 +386,9 @@ def test_operators_without_elements(rng, name, sizes):
     sheet = SHEETS[name]
     dims = (*sizes, 5) if sheet.data_format == "NXC" else (sizes[0], 5, *sizes[1:])
     p = Family(rng, dims, sheet.data_format)
-    dst, *found = sheet(p)
+    dst, *statistics = sheet(p)
     assert dst.shape == dims
-    for array, want in zip(found, NO_ELEMENTS[name], strict=False):
+    for array, want in zip(statistics, NO_ELEMENTS[name], strict=False):
         want = getattr(p, want) if isinstance(want, str) else np.full(5, want, np.float32)
         assert array.dtype == want.dtype
         np.testing.assert_array_equal(array, want)

@@ -34,17 +34,17 @@ def holds(errors):
 def test_onednn_training(rng, data, vector, data_format, momentum):
     for p in problems(rng, data_format, data, vector):
         want = reference.batch_norm_training(p.src, p.gamma, p.beta, axis=p.axis, **WIDE)
-        found = training(
+        results = training(
             p.src, p.mean, p.variance, p.gamma, p.beta, epsilon=EPSILON, momentum=momentum,
             data_format=data_format,
         )  # fmt: skip
-        assert found.dst.dtype == dtype(data)
-        assert {a.dtype for a in found[1:]} == {dtype(vector)}
-        holds({"dst": dst_error(found.dst, want, data, p.axis)})
-        holds(statistics_errors(found.batch_mean, found.batch_variance, want, data, vector))
+        assert results.dst.dtype == dtype(data)
+        assert {a.dtype for a in results[1:]} == {dtype(vector)}
+        holds({"dst": dst_error(results.dst, want, data, p.axis)})
+        holds(statistics_errors(results.batch_mean, results.batch_variance, want, data, vector))
         holds(
             running_errors(
-                found[1:3], (p.mean, p.variance), (want.mean, want.variance), 1 - momentum, want,
+                results[1:3], (p.mean, p.variance), (want.mean, want.variance), 1 - momentum, want,
                 data, vector=vector,
             )
         )  # fmt: skip
@@ -53,9 +53,9 @@ def test_onednn_training(rng, data, vector, data_format, momentum):
 def test_onednn_without_scale_and_shift(rng):
     p = Family(rng, (6, 5), "NXC")
     ones, zeros = np.ones_like(p.gamma), np.zeros_like(p.gamma)
-    found = training(p.src, p.mean, p.variance, epsilon=EPSILON)
+    results = training(p.src, p.mean, p.variance, epsilon=EPSILON)
     same = training(p.src, p.mean, p.variance, ones, zeros, epsilon=EPSILON)
-    assert all_bits(found) == all_bits(same)
+    assert all_bits(results) == all_bits(same)
 
 
 def test_onednns_momentum_is_a_half_and_of_the_old(rng):

@@ -38,20 +38,20 @@ def test_results_are_the_general_functions(rng, data, layout, factor):
         wanted = forward_of(p, factor=factor, correction=1)
     else:
         wanted = [*forward_of(p, is_training=False), *[p.mean, p.variance] * 2]
-    found = run(p, data_format=layout, is_training=is_training, **numbers)
-    assert all_bits(found) == all_bits([*wanted, np.empty(0, np.float32)])
+    results = run(p, data_format=layout, is_training=is_training, **numbers)
+    assert all_bits(results) == all_bits([*wanted, np.empty(0, np.float32)])
 
 
 def test_fresh_statistics_ignore_the_old_ones(rng):
     """With factor 1, old statistics may have any length or be NaN; batch_variance is unbiased."""
     p = problem(rng)
-    found = run(p)
-    assert bits(found.batch_mean) == bits(found.reserve_space_1)
-    unbiased = found.reserve_space_2 * (p.count / (p.count - 1))
-    assert (distance(found.batch_variance, unbiased) <= 4 * half_ulp(unbiased, "float32")).all()
-    for of in (0, 1, 2, 7):
-        p.mean, p.variance = (np.full(of, np.nan, np.float32) for _ in range(2))
-        assert all_bits(run(p)) == all_bits(found)
+    results = run(p)
+    assert bits(results.batch_mean) == bits(results.reserve_space_1)
+    unbiased = results.reserve_space_2 * (p.count / (p.count - 1))
+    assert (distance(results.batch_variance, unbiased) <= 4 * half_ulp(unbiased, "float32")).all()
+    for place in (0, 1, 2, 7):
+        p.mean, p.variance = (np.full(place, np.nan, np.float32) for _ in range(2))
+        assert all_bits(run(p)) == all_bits(results)
     p.mean = np.ones((1, 5), np.float32)
     with pytest.raises(ValueError, match=r"^mean: expected one dimension, got shape \(1, 5\)$"):
         run(p)
@@ -60,14 +60,14 @@ def test_fresh_statistics_ignore_the_old_ones(rng):
 def test_one_element_or_two_per_channel(rng):
     """Bessel's correction divides by max(M - 1, 1): it doubles the variance of two elements."""
     p = problem(rng, dims=(1, 1, 1, 5))
-    found = run(p)
-    assert (found.batch_mean == p.src.ravel()).all()
-    assert not found.batch_variance.any()
+    results = run(p)
+    assert (results.batch_mean == p.src.ravel()).all()
+    assert not results.batch_variance.any()
     half = run(p, exponential_avg_factor=0.5)
     assert (half.batch_variance == p.variance / 2).all()
-    found = run(problem(rng, dims=(2, 1, 1, 5)))
-    assert (found.batch_variance == 2 * found.reserve_space_2).all()
-    assert (found.reserve_space_2 > 0).all()
+    results = run(problem(rng, dims=(2, 1, 1, 5)))
+    assert (results.batch_variance == 2 * results.reserve_space_2).all()
+    assert (results.reserve_space_2 > 0).all()
 
 
 def test_attributes_as_tensorflow_has_them(rng):
@@ -81,23 +81,23 @@ def test_attributes_as_tensorflow_has_them(rng):
         ):
             parameters = inspect.signature(operator).parameters.values()
             defaults = {a.name: a.default for a in parameters if a.kind is a.KEYWORD_ONLY}
-            given = {**defaults, "data_format": layout}
-            wanted = all_bits(operator(*arguments, **given))
-            words = {name: value for name, value in given.items() if isinstance(value, str)}
+            attributes = {**defaults, "data_format": layout}
+            wanted = all_bits(operator(*arguments, **attributes))
+            words = {name: value for name, value in attributes.items() if isinstance(value, str)}
             for name, value in words.items():
-                found = operator(*arguments, **{**given, name: value.encode()})
-                assert all_bits(found) == wanted
-            for name in [n for n in given if given[n] == defaults[n]]:
-                assert all_bits(operator(*arguments, **{**given, name: None})) == wanted
+                results = operator(*arguments, **{**attributes, name: value.encode()})
+                assert all_bits(results) == wanted
+            for name in [n for n in attributes if attributes[n] == defaults[n]]:
+                assert all_bits(operator(*arguments, **{**attributes, name: None})) == wanted
 
 
 def test_old_statistics_that_are_nan_stay_so(rng):
     p = problem(rng)
     p.mean[1] = p.variance[2] = np.nan
-    found = run(p, exponential_avg_factor=0.5)
-    assert np.isnan(found.batch_mean).tolist() == [False, True, False, False, False]
-    assert np.isnan(found.batch_variance).tolist() == [False, False, True, False, False]
-    assert np.isfinite(found.y).all()
+    results = run(p, exponential_avg_factor=0.5)
+    assert np.isnan(results.batch_mean).tolist() == [False, True, False, False, False]
+    assert np.isnan(results.batch_variance).tolist() == [False, False, True, False, False]
+    assert np.isfinite(results.y).all()
 
 
 @pytest.mark.parametrize("data_format", ["NHWC", "NDHWC", "NCHW", "NCDHW"])
@@ -113,11 +113,16 @@ def test_the_rank_says_how_many_axes(rng, data_format):
 
 def test_the_gradient_takes_the_reserve_spaces(rng):
     p = problem(rng)
-    found = run(p)
+    results = run(p)
     grads = tensorflow.fused_batch_norm_grad_v3(
-        p.diff_dst, p.src, p.gamma, *found[3:], epsilon=EPSILON
+        p.diff_dst, p.src, p.gamma, *results[3:], epsilon=EPSILON
     )
     want = reference.batch_norm_backward(
-        p.src, p.diff_dst, found.reserve_space_1, found.reserve_space_2, p.gamma, epsilon=EPSILON
+        p.src,
+        p.diff_dst,
+        results.reserve_space_1,
+        results.reserve_space_2,
+        p.gamma,
+        epsilon=EPSILON,
     )
     np.testing.assert_allclose(grads.x_backprop, want.diff_src.astype(float), atol=1e-6)

@@ -44,9 +44,9 @@ def outcome(torch, call, leaves, state, name):
     return [each.detach().to(torch.float64).numpy() for each in (results, *grads, *state)]
 
 
-def check(found, right, name):
+def check(got, right, name):
     """Errors are judged as if terms were four times as large as the results, and at least 4."""
-    judge(found, right, [4 * np.maximum(abs(each), 1) for each in right], name)
+    judge(got, right, [4 * np.maximum(abs(each), 1) for each in right], name)
 
 
 @in_every_dtype

@@ -121,11 +121,11 @@ def test_omp_num_threads(count):
 
 @needs_openmp
 @needs_linux
-def test_one_thread_is_one_in_every_part_of_a_call():
-    """Copies and gates too, where the default would be four."""
-    before, *alone, three = run("threads", "alone", OMP_NUM_THREADS="4")
-    assert {*alone} == {before}
-    assert three == before + 2
+def test_every_part_of_a_call_has_the_threads_that_it_asks_for():
+    """Copies, gates and casts too, where the default would be four."""
+    for call, (alone, three) in run("threads", "started", OMP_NUM_THREADS="4").items():
+        assert alone == 0, call
+        assert (three > 0) == ("statistics_backward" not in call), call  # once per channel: alone
 
 
 @needs_openmp
@@ -187,8 +187,8 @@ def test_64_callers_with_mixed_shapes():
         return [mixed_bits(seed, 1 + seed % 5) for _ in range(10)]
 
     with ThreadPoolExecutor(64) as pool:
-        for seed, found in enumerate(pool.map(call, range(64))):
-            assert all(bits == wanted[seed] for bits in found)
+        for seed, results in enumerate(pool.map(call, range(64))):
+            assert all(bits == wanted[seed] for bits in results)
 
 
 @needs_openmp

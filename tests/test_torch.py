@@ -77,9 +77,9 @@ def steps(net, count, x=None):
     return [*losses, *net.state_dict().values()]
 
 
-def assert_same(found, right):
+def assert_same(got, right):
     """Assert equal dtypes and values (+0 equals -0)."""
-    for a, b in zip(found, right, strict=True):
+    for a, b in zip(got, right, strict=True):
         assert a.dtype == b.dtype
         assert torch.equal(a, b)
 
@@ -839,9 +839,9 @@ def test_an_interrupted_pass_is_counted_if_it_updates(monkeypatch, grad):
     training = _core.training
     for error in (KeyboardInterrupt, MemoryError):
 
-        def fail(*given, error=error, **options):
+        def fail(*arrays, error=error, **options):
             if error is KeyboardInterrupt:
-                training(*given, **options)
+                training(*arrays, **options)
             raise error
 
         with monkeypatch.context() as patch:

@@ -63,8 +63,8 @@ def test_results_in_place_are_those_elsewhere(monkeypatch):
     for name in ("training", "inference", "backward", "double_backward"):
         function = getattr(bn_ext, f"batch_norm_{name}")
 
-        def elsewhere(*given, out, function=function, **options):
-            return function(*given, **options)
+        def elsewhere(*operands, out, function=function, **options):
+            return function(*operands, **options)
 
         monkeypatch.setattr(verify._functions, f"batch_norm_{name}", elsewhere)
     assert verify.digests(bn_ext.get_isa()) == in_place

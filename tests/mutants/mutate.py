@@ -104,7 +104,7 @@ def pattern_of(source):
 
 def table():
     """The rows of mutants.txt."""
-    file, finders, found = "", (), []
+    file, finders, rows = "", (), []
     for line in TABLE.read_text(encoding="utf-8").splitlines():
         if heading := re.fullmatch(r"\[(\S+)\]((?: \w+)*)", line):
             file, finders = heading[1], tuple(heading[2].split())
@@ -114,8 +114,8 @@ def table():
                 change = f"«{change}»"
             before, both, after = re.fullmatch("(.*)«(.*)»(.*)", change).groups()
             old, new = re.fullmatch("(.*?) => ?(.*)", both).groups()
-            found.append(Mutant(file, finders, name, words, before, old, new, after))
-    return found
+            rows.append(Mutant(file, finders, name, words, before, old, new, after))
+    return rows
 
 
 def tree():
@@ -203,10 +203,10 @@ def tried(broken, paths):
         for mutant, (path, text) in broken.items():
             (folder / path).write_text(text, "utf-8")
             wrong = build(folder)
-            found = "" if wrong else kill(folder, mutant.finders)
+            finder = "" if wrong else kill(folder, mutant.finders)
             shutil.copyfile(ROOT / path, folder / path)
-            print(f"{mutant}: {found or wrong or 'SURVIVED'}", flush=True)
-            left += not found
+            print(f"{mutant}: {finder or wrong or 'SURVIVED'}", flush=True)
+            left += not finder
     return left
 
 

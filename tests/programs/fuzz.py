@@ -155,8 +155,8 @@ class Case:
 
     def __str__(self):
         src = self.tensors["src"]
-        what = self.name, src.dtype.name, src.shape, src.strides, self.p.data_format
-        return f"{what} {self.options} {self.threads} threads"
+        parts = self.name, src.dtype.name, src.shape, src.strides, self.p.data_format
+        return f"{parts} {self.options} {self.threads} threads"
 
 
 def call_until(end, seed, alone):

@@ -20,7 +20,7 @@ def result():
     return bn_ext.batch_norm_inference(x, x[0], x[1] ** 2, epsilon=1)
 
 
-def gives_way(limit, what):
+def gives_way(limit, taker):
     """How much is kept after a call for which memory was too short, but for what was kept."""
     big, row = np.ones((1 << 19, 64), np.float32), np.ones((1, 1 << 20), np.float32)
     v, vectors, own = big[0].copy(), (row + 1, row + 2), {"epsilon": 1, "num_threads": 1}
@@ -42,7 +42,7 @@ def gives_way(limit, what):
     field = {"RLIMIT_AS": "VmSize", "RLIMIT_DATA": "VmData"}[limit]
     used = 1024 * int(re.search(rf"{field}:\s*([0-9]+)", Path("/proc/self/status").read_text())[1])
     resource.setrlimit(getattr(resource, limit), (used + (1 << 20), resource.RLIM_INFINITY))
-    returned = calls[what]()
+    returned = calls[taker]()
     return [kept > 0, _core.parked_bytes(), returned is None]
 
 

@@ -106,8 +106,8 @@ def every_function():
     rng, used = np.random.default_rng(0), 0
     for data, (shape, layout) in itertools.product(DATA_DTYPES, SHAPES):
         p = members.problem(rng, shape, layout, data)
-        for one in members.calls(p, num_threads=4):
-            one()
+        for each in members.calls(p, num_threads=4):
+            each()
             used = max(used, _core.last_call()["threads"])
     return used
 

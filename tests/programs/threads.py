@@ -2,13 +2,14 @@
 test_fp_mode.py.
 """
 
+import functools
 import multiprocessing
 import os
 import threading
 from importlib import import_module
 
 import numpy as np
-from calls import call, in_child, main, region
+from calls import call, in_child, in_thread, main, region
 from cases import placed
 from fp_modes import fp_mode, fp_mode_in_effect
 from members import calls, laid, problem
@@ -69,23 +70,23 @@ def fewer():
         _core.set_cache_sizes(*caches)
         src, diff_dst = rng.standard_normal((2, *shape), np.float32)
         v = np.ones(shape[1], np.float32)
-        found = []
+        gradients = []
         for k in (1, 4):
             for training in (True, False):
                 grads = bn_ext.batch_norm_backward(
                     src, diff_dst, v, v, epsilon=0.5, data_format="NCX", is_training=training,
                     num_threads=k,
                 )  # fmt: skip
-                found.append([a.tobytes() for a in grads])
-        assert found[:2] == found[2:]
+                gradients.append([a.tobytes() for a in grads])
+        assert gradients[:2] == gradients[2:]
         most = max(most, _core.last_call()["threads"])
     return most
 
 
 def fewer_within_a_region():
-    found = []
-    region(2, lambda: found.append(fewer()))
-    return found
+    threads = []
+    region(2, lambda: threads.append(fewer()))
+    return threads
 
 
 def a_million():
@@ -95,20 +96,43 @@ def a_million():
     return [*_core.last_call().values()][:2]
 
 
-def alone():
-    """Threads that exist before and after calls of each kind on one thread, of whose operands some
-    are copied and some have a gate that is made; then after one on three.
+def started():
+    """By call: how many threads it starts beside a new one if it asks for one, and for three; of
+    the operands some are copied, of the gates some are made.
     """
-    counts = [len(os.listdir("/proc/self/task"))]
-    for shape, data_format in (((4000, 60), "NXC"), ((30, 40, 200), "NCX")):
+    counts = {}
+    for shape, data_format in (((9000, 60), "NXC"), ((60, 40, 200), "NCX")):
         p = problem(np.random.default_rng(0), shape, data_format)
-        spread = laid(p, lambda a: placed(a, "spread", order=range(a.ndim)[::-1]))
-        for q in (p, spread, laid(p, lambda a: placed(a, "gaps"))):
-            for each in calls(q, data_format=data_format, num_threads=1):
-                each()
-            counts.append(len(os.listdir("/proc/self/task")))
-    used(40_000, 3)
-    return [*counts, len(os.listdir("/proc/self/task"))]
+        laid_out = {
+            "dense": p, "gaps": laid(p, lambda a: placed(a, "gaps")),
+            "order": laid(p, lambda a: placed(a, "spread", order=range(a.ndim)[::-1])),
+        }  # fmt: skip
+        for memory, q in laid_out.items():
+            asked = (calls(q, data_format=data_format, num_threads=k) for k in (1, 3))
+            for number, pair in enumerate(zip(*asked, strict=True)):
+                name = f"{number}, {pair[0].func.__name__}, {data_format}, {memory}"
+                counts[name] = [in_thread(functools.partial(threads_of, each)) for each in pair]
+        layer = bn_ext.BatchNorm(shape[1], data_format=data_format, relu=True)
+        for name in ("forward", "backward"):
+            counts[f"layer, {name}, {data_format}"] = [
+                in_thread(functools.partial(of_layer, layer, name, laid_out["order"], k))
+                for k in (1, 3)
+            ]
+    return counts
+
+
+def of_layer(layer, name, p, num_threads):
+    layer.num_threads = num_threads
+    if name == "backward":
+        in_thread(lambda: layer.forward(p.src))
+    return threads_of(lambda: getattr(layer, name)(p.src))
+
+
+def threads_of(work):
+    """How many new threads there are, until this one ends."""
+    before = {*os.listdir("/proc/self/task")}  # some may be ending
+    work()
+    return len({*os.listdir("/proc/self/task")} - before)
 
 
 # ---- floating-point modes ---------------------------------------------------------------
@@ -121,7 +145,7 @@ def pool_in_another_mode():
     with fp_mode("flush"):
         region(4, lambda: None)
     dy, v = np.full((300_000, 8), 1e-40, np.float32), np.ones(8, np.float32)
-    found = []
+    outcomes = []
     for training in (True, False):
         one, four = (
             bn_ext.batch_norm_backward(
@@ -129,11 +153,11 @@ def pool_in_another_mode():
             ).diff_src.tobytes()
             for k in (1, 4)
         )
-        found.append((one == four, any(one), _core.last_call()["threads"]))
+        outcomes.append((one == four, any(one), _core.last_call()["threads"]))
     modes = {}
     region(4, lambda: modes.update({threading.get_ident(): fp_mode_in_effect()}))
     here = modes.pop(threading.get_ident())
-    return found, here, sorted(modes.values())
+    return outcomes, here, sorted(modes.values())
 
 
 if __name__ == "__main__":

@@ -21,17 +21,17 @@ from bn_ext.testing._limits import (
 class Error(NamedTuple):
     """By element: the error, what rounding to its dtype allows, and the bound on the rest."""
 
-    found: np.ndarray
+    off: np.ndarray
     half_ulp: np.ndarray
     bound: np.ndarray
 
     def holds(self):
         """Is everything within its bound?"""
-        return bool((self.found <= self.half_ulp + self.bound).all())
+        return bool((self.off <= self.half_ulp + self.bound).all())
 
     def share(self):
         """The error beyond half an ulp, as a share of its bound."""
-        beyond = np.maximum(self.found - self.half_ulp, 0)
+        beyond = np.maximum(self.off - self.half_ulp, 0)
         return np.divide(beyond, self.bound, out=np.zeros_like(beyond), where=self.bound > 0)
 
 

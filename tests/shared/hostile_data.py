@@ -349,7 +349,7 @@ def measured(p, form, data, vector, member="backward", **options):
         errors, good = MEMBERS[member](p, form, data, vector, **options)
         shares, broken = {}, []
         for name, error in errors.items():
-            share, over = error.share(), ~(error.found <= error.half_ulp + error.bound)
+            share, over = error.share(), ~(error.off <= error.half_ulp + error.bound)
             if share.ndim > 1:
                 share = by_channel(share, form).max(axis=1)
                 over = by_channel(over, form).any(axis=1)

@@ -8,8 +8,8 @@ from cases import SHORT, dtype
 def judge(results, exact, sizes, name):
     """Each array may be off by one ulp of its largest term; in float32 and float64, by three.
 
-    `found`, `exact` and `sizes` (the terms' absolute values) are sequences of arrays; `found` was
-    rounded to the dtype `name`. Errors are compared with terms, because terms may cancel: a
+    `results`, `exact` and `sizes` (the terms' absolute values) are sequences of arrays; the first
+    were rounded to the dtype `name`. Errors are compared with terms, because terms may cancel: a
     gradient may be smaller than its terms by any factor. A float32 dst is rounded several times; a
     16-bit dst is computed in float32, so only its last rounding matters. NaN and Inf must be where
     `exact` has them.

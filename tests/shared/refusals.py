@@ -29,18 +29,18 @@ def takes(name):
     return inspect.signature(function_of(name)).parameters.keys()
 
 
-def dry(name, **given):
+def dry(name, **arguments):
     """Check a call's arguments, and compute nothing."""
-    if "sums" in given:
-        given["total"] = total_of(given.pop("sums"))
-    return getattr(_core, name)(**given, dry=True)
+    if "sums" in arguments:
+        arguments["total"] = total_of(arguments.pop("sums"))
+    return getattr(_core, name)(**arguments, dry=True)
 
 
 def arguments(p, name):
     """The arguments that a function needs."""
-    given = {each: getattr(p, each, None) for each in OPERANDS[name]}
-    given["data_format"] = p.data_format
-    return given | ({"epsilon": EPSILON} if name in RESULTS else {})
+    values = {each: getattr(p, each, None) for each in OPERANDS[name]}
+    values["data_format"] = p.data_format
+    return values | ({"epsilon": EPSILON} if name in RESULTS else {})
 
 
 def outs(p, name):
@@ -61,9 +61,9 @@ def four(p, **changed):
     }  # fmt: skip
 
 
-def arrays_in(given):
+def arrays_in(values):
     """All arrays in arguments, as they are, and the memory that they are views of."""
-    for value in given:
+    for value in values:
         if type(value) is tuple:
             yield from arrays_in(value)
         while issubclass(type(value), np.ndarray) and value.dtype.kind != "O":
@@ -71,15 +71,15 @@ def arrays_in(given):
             value = value.base
 
 
-def check_refused(kind, message, call, given, dry_run=None):
+def check_refused(kind, message, call, arguments, dry_run=None):
     """A call, and its dry run, raise this error, which names an argument; return its text. Nothing
     is written or kept, and to do what the error says helps.
     """
-    arrays = list(arrays_in(given.values()))
+    arrays = list(arrays_in(arguments.values()))
     before = all_bits(arrays), [sys.getrefcount(a) for a in arrays]
     for each in (call, dry_run) if dry_run else (call,):
         with pytest.raises(kind, match=message) as caught:
-            each(**given)
+            each(**arguments)
         text = str(caught.value)
         del caught
         print(text)
@@ -88,31 +88,33 @@ def check_refused(kind, message, call, given, dry_run=None):
     taken = inspect.signature(call).parameters.keys()
     names = re.sub(r"^\w+ in out:", "out:", text).partition(":")[0]
     assert ":" not in text or {*re.findall(r"\w+", names)} <= {"and", *taken}
-    follow(text, call, given)
+    follow(text, call, arguments)
     return text
 
 
-def follow(text, call, given):
+def follow(text, call, arguments):
     """What an error says to pass must not be refused for the same reason."""
-    named = "|".join(given)
-    said = re.findall(
+    named = "|".join(arguments)
+    advices = re.findall(
         rf"(?:pass|if not,|or) ((?:np\.|(?=\w+\.(?:filled|toarray))).*?\b({named})\b.*?\))"
         "(?= for|, which|, and|, or|;|$)",
         text,
     )
-    assert said or not re.search(r"pass (np\.|\w+\.(filled|toarray))", text)
-    for advice, name in said:
-        value = eval(advice, {"np": np, "ml_dtypes": ml_dtypes, name: given[name], "value": 0.0})
+    assert advices or not re.search(r"pass (np\.|\w+\.(filled|toarray))", text)
+    for advice, name in advices:
+        value = eval(
+            advice, {"np": np, "ml_dtypes": ml_dtypes, name: arguments[name], "value": 0.0}
+        )
         try:
-            call(**{**given, name: value})
+            call(**{**arguments, name: value})
         except (TypeError, ValueError) as error:
             assert not str(error).startswith(f"{name}:"), advice  # noqa: PT017
 
 
 def refused(kind, message, p, name, **changed):
     """check_refused of a function with arguments that fit, but for those that are changed."""
-    given = arguments(p, name)
+    values = arguments(p, name)
     if name in RESULTS:
-        given["out"] = as_out(name, outs(p, name))
+        values["out"] = as_out(name, outs(p, name))
     run = functools.partial(dry, name) if name in RESULTS else None
-    check_refused(kind, message, function_of(name), given | changed, run)
+    check_refused(kind, message, function_of(name), values | changed, run)

@@ -1,0 +1,231 @@
+"""Each two options of the judge at once, with each mistake that it may meet: its verdict."""
+
+import functools
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from allpairspy import AllPairs
+from cases import DATA_DTYPES
+from needs import needs_long_double
+
+import bn_ext
+from bn_ext._dtypes import dtype_of
+from bn_ext.testing import check_backward, check_double_backward, check_forward
+from bn_ext.testing._cases import ARITHMETICS, OPERANDS, RECIPES, Case, Kind
+
+pytestmark = [pytest.mark.quick, needs_long_double]
+
+CHECKS = {
+    "training": (check_forward, {}),
+    "inference": (check_forward, {"is_training": False}),
+    "backward": (check_backward, {}),
+    "frozen": (check_backward, {"is_training": False}),
+    "own": (check_backward, {"own_statistics": True}),
+    "double": (check_double_backward, {}),
+    "double, frozen": (check_double_backward, {"is_training": False}),
+}
+#: Two cases: what one call leaves, the next may spoil.
+TWO = [name for name in RECIPES if name not in ("two axes", "three rows")]
+BOTH = False, True
+
+# ---- mistakes: what a right function's results become ------------------------------------------
+
+
+class Call:
+    """A call of the function under test: the case that it gets, how many calls there were before,
+    and what they returned.
+    """
+
+    def __init__(self, case, results, count, earlier):
+        self.case, self.results, self.count, self.earlier = case, results, count, earlier
+
+    def add_one(self):
+        self.results[0].flat[-1] += 2 * abs(self.results[0]).max() + 1
+
+    def narrow(self):
+        """Results in another dtype of 16 bits."""
+        kind = np.float16 if self.case.data != "float16" else ml_dtypes.bfloat16
+        self.results = [a.astype(kind) for a in self.results]
+
+    def move(self, kind):
+        """Some results as far off as this kind of arithmetic may be, and no stronger one."""
+        place, moved = [*ARITHMETICS].index(kind), False
+        for k, (right, limits) in enumerate(self.case.exact().values()):
+            if place < len(limits):
+                wider = limits[place] > limits[place - 1] * 1.01
+                self.results[k] = right + np.where(wider, 0.999 * limits[place], 0)
+                moved |= wider.any()
+        return moved
+
+    def spoil_earlier(self):
+        for results in self.earlier:
+            results[0][...] = 7
+
+    def write(self, arrays):
+        arrays[0][..., -1] = 3
+
+
+def fail(error):
+    raise error("as told")
+
+
+#: What a function does: (what it does to its call or its arguments, the verdict, what the message
+#: says); SHOWS has which options let it pass.
+MISTAKES = {
+    "none": (lambda call, arrays: None, "right", ""),
+    "a number": (lambda call, arrays: call.add_one(), "wrong", "wrong:"),
+    "the second call": (
+        lambda call, arrays: call.count == 1 and call.add_one(), "wrong", "wrong:"),
+    "the third call": (lambda call, arrays: call.count == 2 and call.add_one(), "wrong", "wrong:"),
+    "other bits": (
+        lambda call, arrays: call.count % 2 and call.results.__setitem__(
+            slice(None), [a.astype(np.longdouble) for a in call.results]),
+        "wrong", "other bits in another call"),
+    "a narrow dtype": (lambda call, arrays: call.narrow(), "wrong", "expected at least"),
+    "gaps": (
+        lambda call, arrays: any(a is not None and a.size > a.ndim and not a.flags.c_contiguous
+                                for a in arrays) and call.add_one(), "wrong", "wrong:"),
+    "a shared buffer": (lambda call, arrays: call.spoil_earlier(), "wrong", "a later call overwr"),
+    "writing": (lambda call, arrays: call.write(arrays), "wrong", "wrote to src"),
+    "an error": (lambda call, arrays: fail(ValueError), "raised", "raised ValueError: as told"),
+    "a refusal": (lambda call, arrays: fail(NotImplementedError), "refused", "NotImplementedError"),
+    **{f"{kind} arithmetic": (
+        lambda call, arrays, kind=kind: call.move(kind), "weaker", "have it:|has it:")
+       for kind in [*ARITHMETICS][1:]},
+}  # fmt: skip
+
+
+def calls_of(o):
+    """How often each case is called."""
+    return max(o["repeats"], 1 + o["same_bits"])
+
+
+def is_weaker(kind, o):
+    """Is this kind's arithmetic weaker than what is asked for?"""
+    return [*ARITHMETICS].index(kind) > [*ARITHMETICS].index(o["arithmetic"])
+
+
+#: Does a mistake show? By options.
+SHOWS = {
+    "none": lambda o: False,
+    "the second call": lambda o: o["data"] == "standard" or calls_of(o) > 1,
+    "the third call": lambda o: calls_of(o) * (1 + (o["data"] == "standard")) > 2,
+    "other bits": lambda o: o["same_bits"],
+    "a narrow dtype": lambda o: not o["narrow"],
+    "gaps": lambda o: o["strided"],
+    "a shared buffer": lambda o: o["data"] == "standard" or calls_of(o) > 1,
+    **{f"{kind} arithmetic": functools.partial(is_weaker, kind) for kind in [*ARITHMETICS][1:]},
+}
+
+# ---- the table -------------------------------------------------------------------------------
+
+OPTIONS = {
+    "arithmetic": [*ARITHMETICS], "data_format": ["NXC", "NCX", "NCHW"], "repeats": [1, 2, 3],
+    "data": ["standard", "own"], "relu": BOTH, "add": BOTH, "same_bits": BOTH, "narrow": BOTH,
+    "strided": BOTH,
+}  # fmt: skip
+#: Options that a check of gradients of gradients does not have.
+OF_GATES = "relu", "add"
+
+
+def table():
+    """Each mistake meets each pair of options; checks and dtypes, each pair of values."""
+    checks = zip(itertools.cycle(CHECKS), itertools.cycle(DATA_DTYPES), strict=True)
+    for mistake in MISTAKES:
+        for row, (check, data) in zip(AllPairs([*OPTIONS.values()]), checks, strict=False):
+            data = "float16" if mistake == "float16 arithmetic" else data
+            rest = dict(zip(OPTIONS, row, strict=True))
+            yield {"check": check, "mistake": mistake, "dtypes": data, **rest}
+        next(checks)  # of the next mistake, each row meets another
+
+
+ROWS = [*table()]
+
+
+def test_each_pair_is_in_the_table():
+    options = OPTIONS | {"check": CHECKS, "mistake": MISTAKES, "dtypes": DATA_DTYPES}
+    for (one, values), (other, others) in itertools.combinations(options.items(), 2):
+        met = {(row[one], row[other]) for row in ROWS}
+        alone = {("float16 arithmetic", data) for data in DATA_DTYPES if data != "float16"}
+        assert met >= {*itertools.product(values, others)} - alone, (one, other)
+
+
+def right(case, arrays, epsilon, gate):
+    """bn_ext's results."""
+    kind, names = case.kind, OPERANDS[case.kind.operation]
+    options = {"epsilon": epsilon, "data_format": kind.data_format}
+    arguments = dict(zip(names, arrays, strict=True))
+    if kind.operation == "training":
+        return [*bn_ext.batch_norm_training(**arguments, **gate, **options, relu=kind.relu)]
+    if kind.operation == "inference":
+        return [bn_ext.batch_norm_inference(**arguments, **gate, **options, relu=kind.relu)]
+    if kind.own_statistics:
+        batch = bn_ext.Statistics(arguments["src"], data_format=kind.data_format)
+        arguments |= {"mean": batch.mean, "variance": batch.variance}
+    options["is_training"] = kind.is_training
+    if kind.operation == "double_backward":
+        return [*bn_ext.batch_norm_double_backward(**arguments, **options)]
+    if kind.add and gate:
+        gate = {**gate, "diff_src_1": True}
+    results = [*bn_ext.batch_norm_backward(**arguments, **gate, **options, relu=kind.relu)]
+    return [*results, *[arguments["diff_dst"]] * (kind.add and not kind.relu)]
+
+
+def function_of(o, kind, changed):
+    """The function under test; `changed` gets what its mistake returned."""
+    counts, earlier = itertools.count(), []
+
+    def function(*operands, epsilon, **gate):
+        arrays = dict(zip(OPERANDS[kind.operation], operands, strict=True))
+        case = Case("", kind, arrays, epsilon, gate)
+        results = [np.array(a) for a in right(case, operands, epsilon, gate)]
+        call = Call(case, results, next(counts), earlier[:])
+        changed.append(MISTAKES[o["mistake"]][0](call, operands))
+        earlier.append(call.results)
+        return call.results[0] if kind.operation == "inference" else tuple(call.results)
+
+    return function
+
+
+def own_data(o, kind):
+    """A src alone: what else there is, the check draws."""
+    src = np.random.default_rng(0).standard_normal((7, 3, 2, 5)) + 1
+    return np.moveaxis(src, -1, kind.axis).astype(dtype_of(o["dtypes"]))
+
+
+@pytest.mark.parametrize("o", ROWS, ids=lambda o: ",".join(map(str, o.values())))
+def test_options_of_the_judge_in_pairs(o):
+    check, mode = CHECKS[o["check"]]
+    is_double = check is check_double_backward
+    options = {n: o[n] for n in ("arithmetic", "data_format", "repeats", "same_bits", "narrow",
+                                 "strided", *OF_GATES * (not is_double))} | mode  # fmt: skip
+    flags = {name: options.get(name, False) for name in OF_GATES}
+    operation = "double_backward" if is_double else "backward" if "back" in check.__name__ else (
+        "training" if mode.get("is_training", True) else "inference")  # fmt: skip
+    kind = Kind(operation, o["data_format"], **mode, **flags)
+    if o["data"] == "own":
+        options["src"] = own_data(o, kind)
+    else:
+        options |= {"dtypes": o["dtypes"], "skip": TWO}
+    changed = []
+    try:
+        report = check(function_of(o, kind, changed), **options)
+    except AssertionError as error:
+        report = error.report
+    print(report)
+    _, verdict, says = MISTAKES[o["mistake"]]
+    verdicts = {*report.verdicts.values()}
+    shows = SHOWS.get(o["mistake"], lambda o: True)(o)
+    if verdict == "weaker" and not any(changed):  # 16 bits may hide what the arithmetic may do
+        shows = False
+    if not shows:
+        assert verdicts == {"right"}
+        assert report.passed
+    else:
+        assert verdict in verdicts
+        assert not report.passed
+        assert any(word in str(report) for word in says.split("|"))
+    if o["mistake"] == "other bits":
+        assert bool(report.differing) == (calls_of(o) > 1)
