@@ -18,7 +18,7 @@ from sheets import CARRIERS
 import bn_ext
 from bn_ext import _core
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.any_level]
 
 # ---- forms of arrays and numbers --------------------------------------------------------
 

@@ -12,7 +12,7 @@ import bn_ext
 from bn_ext import _core
 from bn_ext.specs import ngraph
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 SHAPES = [
     (1, 8), (2, 1), (6, 5), (300, 64), (40, 200), (33, 1000), (3000, 3), (2000, 23), (700, 127),

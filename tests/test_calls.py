@@ -10,7 +10,7 @@ from cases import FORMATS, placed
 
 import bn_ext
 
-pytestmark = pytest.mark.quick
+pytestmark = pytest.mark.fast
 
 
 def test_every_function_is_called(p):

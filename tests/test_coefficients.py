@@ -16,7 +16,7 @@ from relu_gates import lets_pass
 
 import bn_ext
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 VECTORS = [
     "mean", "variance", "gamma", "beta", "diff_diff_gamma", "diff_diff_beta", "running_mean",

@@ -12,7 +12,7 @@ import bn_ext
 from bn_ext.testing import _formulas as reference
 from bn_ext.testing._limits import SECOND, distance, smallest, unit
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 NAMES = [*INPUTS, "diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
 #: data_format, N, C, X: each form of order.c, with incomplete blocks and units, and with several

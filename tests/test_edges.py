@@ -17,7 +17,7 @@ import bn_ext
 from bn_ext.specs import onednn_graph, tensorflow
 from bn_ext.testing import _formulas as reference
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 
 def f32(*values):

@@ -10,7 +10,7 @@ from members import MEMBERS, problem
 import bn_ext
 from bn_ext import _core
 
-pytestmark = pytest.mark.quick
+pytestmark = pytest.mark.fast
 
 
 #: data_format, N, C, X

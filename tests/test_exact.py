@@ -26,7 +26,7 @@ import bn_ext
 from bn_ext import _core
 from bn_ext.testing._limits import arithmetic
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 gradients_of = functools.partial(bn_ext.GradientSums, exact=True)
 moments_of = functools.partial(bn_ext.Statistics, exact=True)

@@ -14,7 +14,7 @@ import bn_ext
 from bn_ext.testing import _formulas as reference
 from bn_ext.testing._limits import arithmetic, unit
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 AFFINE = ("gamma", "beta")
 #: Shapes of each form in src_c/call/order.c, divided in several ways.
 SHAPES = [

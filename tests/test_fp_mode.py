@@ -28,7 +28,8 @@ def test_fp_modes_take_effect(name):
     assert (results, fp_mode_in_effect()) == (name, "default")
 
 
-@pytest.mark.quick
+@pytest.mark.fast
+@pytest.mark.results
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", FP_MODES)
 def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
@@ -71,7 +72,8 @@ def test_long_doubles_of_the_judge_have_their_precision(word):
     assert int.from_bytes(after[:2], "little") == word
 
 
-@pytest.mark.quick
+@pytest.mark.fast
+@pytest.mark.results
 def test_the_callers_methods_run_in_the_callers_mode():
     class Lazy:
         def __array__(self, dtype=None, copy=None):
@@ -245,7 +247,8 @@ def bits(found):
     return all_bits([found]) if isinstance(found, np.ndarray) else repr(found)
 
 
-@pytest.mark.quick
+@pytest.mark.fast
+@pytest.mark.results
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("data", DATA_DTYPES)
 @pytest.mark.parametrize("call", CALLS)

@@ -25,7 +25,7 @@ from cases import (
 
 import bn_ext
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 SHAPES = {"NXC": (4, 3, 6, 5), "NCX": (4, 5, 3, 6)}
 #: (with a ReLU, with src_1)

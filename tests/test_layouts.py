@@ -14,7 +14,7 @@ import bn_ext
 from bn_ext import _core
 from bn_ext.testing import _formulas as reference
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 
 def any_shape(rng):

@@ -185,7 +185,8 @@ def test_every_pair_of_factors(rng, row, shapes):
         assert run(problem, **fixed, **circumstances) == want, dims
 
 
-@pytest.mark.quick
+@pytest.mark.fast
+@pytest.mark.results
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("types", DTYPES)
 def test_every_residue_at_every_level(rng, types, data_format):

@@ -19,7 +19,7 @@ import bn_ext
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
 from bn_ext.testing import _formulas as reference
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results, pytest.mark.any_level]
 
 every_sheet = pytest.mark.parametrize("sheet", SHEETS.values(), ids=SHEETS)
 by_every_carrier = pytest.mark.parametrize("carry", CARRIERS.values(), ids=CARRIERS)

@@ -29,7 +29,7 @@ from fp_modes import fp_mode
 import bn_ext
 from bn_ext import GradientSums, Statistics, _core
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 of_both_kinds = pytest.mark.parametrize("exact", [False, True])
 
 

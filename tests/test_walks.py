@@ -214,7 +214,8 @@ def check(rng, form, name, shapes):
             assert_right(p, way, gaps, **options)
 
 
-@pytest.mark.quick
+@pytest.mark.fast
+@pytest.mark.results
 @pytest.mark.parametrize(("form", "name"), FORMS)
 def test_a_few_shapes(rng, form, name):
     check(rng, form, name, SHAPES[form][::FEW])
