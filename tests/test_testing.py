@@ -139,17 +139,10 @@ SQUARES = [("((x - mean) ** 2).sum(axes) / M", "(x.astype(number) ** 2).sum(axes
 FOLDED = """((weight * rstd).astype(number) * diff_dst
         - (weight * rstd**2 * diff_gamma / M).astype(number) * src
         + (weight * rstd * (mean * rstd * diff_gamma - diff_beta) / M).astype(number))"""
-#: kernel, what replaces what, a case that must fail, and what its line must say.
+#: kernel, what replaces what, a case that must fail, and what its line must say; more: MISTAKES.
 SPOILED = [
-    ("backward", [("diff_beta + xhat", "xhat")], "two axes", "diff_src "),
-    ("backward", [("(diff_beta + xhat * diff_gamma)", "diff_beta")], "two axes", "diff_src "),
     ("backward", [("(dy - through)", "-through")], "two axes", "diff_src "),
-    ("backward", [("diff_gamma) / M", "diff_gamma) / max(1, M - 1)")], "127 rows", "diff_src "),
-    ("backward", [("weight * rstd *", "rstd *")], "small gamma", "diff_src "),
-    ("backward", [("weight * rstd *", "abs(weight) * rstd *")], "zero and neg", "diff_src "),
     ("backward", [("weight * rstd *", "weight *")], "epsilon 2", "diff_src "),
-    ("backward", [(RSTD, "1 / (np.sqrt(variance) + epsilon)")], "epsilon 2", "diff_gamma"),
-    ("backward", [(RSTD, "1 / np.sqrt(variance + 1e-5)")], "small src", "diff_gamma"),
     ("backward", [("wide(epsilon)", "np.float16(epsilon)")], "variance near", "diff_gamma"),
     ("backward", [(RSTD, RSTD + ".astype('f2')")], "two axes", "diff_gamma +1"),
     ("backward", [("(x - mean) * rstd", "(x - mean) * rstd * weight / weight")], "zero and neg",
@@ -171,17 +164,12 @@ SPOILED = [
      "expected shape (5,), got (1, 5)"),
     ("backward", [("diff_gamma.astype(vector)", "diff_gamma.astype('f2')")], "two axes",
      "diff_gamma  expected at least float32, like the data, got float16"),
-    ("backward", [("diff_gamma.astype(vector), diff_beta.astype(vector)",
-                   "diff_beta.astype(vector), diff_gamma.astype(vector)")], "two axes", "diff_g"),
     ("backward", [("return", "return None; return")], "two axes", "got None"),
     ("frozen", [("weight * rstd * dy", "weight * rstd * (dy - dy.sum(axes) / M)")], "two axes",
      "diff_src "),
     ("frozen", [("(x - mean)", "(x - x.sum(axes) / M)")], "two axes", "diff_gamma"),
-    ("forward", [("** 2).sum(axes) / M", "** 2).sum(axes) / max(1, M - 1)")], "127 rows", "varia"),
     ("forward", [("x.sum(axes)", "np.nansum(x, axes)")], "NaN in src,", "mean "),
-    ("forward", [("variance.astype(v", "rstd.astype(v")], "two axes", "variance "),
     ("forward", [("+ offset", "+ weight * offset")], "two axes", "dst "),
-    ("forward", [("+ offset", "")], "two axes", "dst "),
     ("inference", [("variance.astype(wide)", "x.var(axes)")], "two axes", "dst "),
     ("double", [("3 * of_dy_x", "2 * of_dy_x")], "two axes", "diff_src "),
     ("double", [(" + ggg * r * (dy - of_dy - xhat * of_dy_x)", "")], "two axes", "diff_src "),
@@ -1501,9 +1489,9 @@ MISTAKES = [
 @pytest.mark.parametrize(("said", "name", "changes"), MISTAKES)
 def test_what_a_wrong_function_is_as_if(said, name, changes):
     """Nothing else fits; large cases are needed where sums are long."""
-    large = ["000 rows", "002 rows", " channels, planes", "300 x 300"]
+    large = ["000 rows", "rows of whole", " channels, planes", "300 x 300", "4100 channels"]
     if not re.search("1024|256|64", said):
-        large += ["4100 channels", "planes of 1", "planes of 2", "257 channels", "rows of whole"]
+        large += ["planes of 1", "257 channels"]
     with pytest.raises(AssertionError, match=f"\nas if {re.escape(said)}\n") as raised:
         CHECKS[name](kernel_of(name, *changes), skip=large)
     assert raised.value.report.as_if == [said]
