@@ -33,9 +33,12 @@ def run(p, **changed):
 def exact(p, is_training=True, **changed):
     given = {name: getattr(p, name) for name in NAMES}
     return reference.batch_norm_double_backward(
-        **{**given, **changed}, epsilon=EPSILON, axis=p.axis, is_training=is_training,
+        **{**given, **changed},
+        epsilon=EPSILON,
+        axis=p.axis,
+        is_training=is_training,
         wide=np.longdouble,
-    )  # fmt: skip
+    )
 
 
 def assert_within_bounds(found, want, data, vector):

@@ -278,9 +278,12 @@ def test_running_statistics(rng, data, vector, running, factor, correction):
     new = [a.copy() for a in old]
     plain = training(p)
     found = training(
-        p, running_mean=new[0], running_variance=new[1], exponential_avg_factor=factor,
+        p,
+        running_mean=new[0],
+        running_variance=new[1],
+        exponential_avg_factor=factor,
         correction=correction,
-    )  # fmt: skip
+    )
     assert all_bits(found) == all_bits(plain)
     want = wanted(p)
     errors = running_errors(

@@ -138,8 +138,10 @@ def sums(p):
     for exact in (False, True):
         for kind, mean in ((bn_ext.Statistics, []), (bn_ext.GradientSums, [p.mean])):
             arguments = p.src, *[p.diff_dst] * len(mean)
-            parts = [kind(*(a[rows] for a in arguments), *mean, exact=exact)
-                     for rows in (slice(2), slice(2, 2), slice(2, None))]  # fmt: skip
+            parts = [
+                kind(*(a[rows] for a in arguments), *mean, exact=exact)
+                for rows in (slice(2), slice(2, 2), slice(2, None))
+            ]
             total = sum(parts)
             results += [*parts, total, total == parts[0], total.mean]
         running = p.mean.copy(), p.variance.copy()

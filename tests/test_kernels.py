@@ -54,8 +54,10 @@ def instructions():
     """{address: (operation, arguments, address of the next)} of the extension."""
     listing = subprocess.run(
         ["objdump", "-d", "--no-show-raw-insn", _core.__file__],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     results = re.findall(
         r"^ *([0-9a-f]+):\t(?:(?:notrack|bnd) )?(\S+) *(.*)$", listing, re.MULTILINE
     )

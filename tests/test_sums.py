@@ -990,7 +990,7 @@ STATE = np.zeros((20, 2, 3), np.int64)
 CALLS = [
     functools.partial(call, format=STATE_FORMATS[20])
     for call in (_core.state_sums, _core.state_count, _core.canonical_state, _core.state_statistics)
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("call", CALLS)
