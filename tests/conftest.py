@@ -26,61 +26,26 @@ def pytest_configure():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: The files whose fast tests, with their first parameters, are the smoke test: a file or more of
-#: each promise about results in docs/checks.md; `bn-ext verify` has the digests.
-SMOKE = {
-    f"test_{promise}.py"
-    for promise in (
-        "same_bits", "fp_mode", "walks", "layouts", "numerics", "formulas", "backward",
-        "forward", "double_backward", "gates", "coefficients", "rounding", "exact", "sums",
-        "machines", "dask", "edges", "specs", "refused", "sharing", "layer", "hostile", "threads",
-        "pool",
-    )
-}  # fmt: skip
-
-
-#: The files whose fast tests no level of instructions can change: limits, messages, files; what
-#: specifications call is tested elsewhere. verify and oracle run each level themselves.
-ANY_LEVEL = {
-    f"test_{subject}.py"
-    for subject in (
-        "judge", "testing", "refused", "arguments", "specs", "specs_onednn", "specs_tensorflow",
-        "dry_run", "hostile", "verify", "oracle",
-    )
-}  # fmt: skip
-
-#: Slow tests, of the judge with kernels in NumPy: `-m quick` leaves them to the whole suite.
-NOT_QUICK = {
-    "test_a_straightforward_kernel_in_long_doubles_passes",
-    "test_a_relu_and_an_addition",
-    "test_subnormal_numbers_that_count_as_0_are_weak_arithmetic",
-    "test_expected_values_are_those_of_fractions",
-    "test_files",
-}
-
-
 @pytest.hookimpl(tryfirst=True)  # before -m selects by markers
 def pytest_collection_modifyitems(config, items):
-    seen = set()
-    for item in items:
-        if not item.get_closest_marker("quick") or item.get_closest_marker("slow"):
+    """Mark what `-m quick`, `-m level` and `-m smoke` run, from the markers that tests have."""
+    slow = {item for item in items if item.get_closest_marker("slow")}
+    fast = [item for item in items if item.get_closest_marker("fast") and item not in slow]
+    fast = [item for item in fast if not item.get_closest_marker("whole")]
+    beyond, seen = beyond_pairs(fast), set()
+    for item in fast:
+        if item in beyond:
             continue
-        if item.path.name in SMOKE and item.function not in seen:
+        item.add_marker("quick")
+        # In any run, the fixture isa has every level.
+        if not item.get_closest_marker("any_level") and "isa" not in item.fixturenames:
+            item.add_marker("level")
+        if item.get_closest_marker("results") and item.function not in seen:
             seen.add(item.function)
             item.add_marker("smoke")
-        # In any run, the fixture isa has every level.
-        if item.path.name not in ANY_LEVEL and "isa" not in item.fixturenames:
-            item.add_marker("level")
-    left_out = set()
     if not config.getoption("--slow"):
-        left_out |= {item for item in items if item.get_closest_marker("slow")}
-    if config.option.markexpr == "quick":
-        left_out |= beyond_pairs(items)
-        left_out |= {item for item in items if item.originalname in NOT_QUICK}
-    items[:], out = (
-        [item for item in items if (item in left_out) == which] for which in (False, True)
-    )
-    config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in slow]
+        config.hook.pytest_deselected(items=[*slow])
 
 
 def beyond_pairs(items):

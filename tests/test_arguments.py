@@ -18,7 +18,7 @@ from sheets import CARRIERS
 import bn_ext
 from bn_ext import _core
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.any_level]
 
 # ---- forms of arrays and numbers --------------------------------------------------------
 
@@ -191,8 +191,11 @@ AXIS = (
 MODES = "; batch_norm_training uses the batch's statistics, batch_norm_inference .* eval\\(\\)"
 #: (function, name that it does not have, hint)
 NAMES = [
-    *((name, theirs, f", which is called {ours} here")
-      for name, pairs in HERE.items() for theirs, ours in map(str.split, pairs.split(", "))),
+    *(
+        (name, theirs, f", which is called {ours} here")
+        for name, pairs in HERE.items()
+        for theirs, ours in map(str.split, pairs.split(", "))
+    ),
     *((name, "axis", AXIS) for name in OPERANDS),
     *((name, "training", MODES) for name in ("training", "inference", "Statistics")),
     ("training", "is_training", MODES),
@@ -210,7 +213,7 @@ NAMES = [
     ("training", "epsilom", r"; did you mean 'epsilon'\?"),
     ("BatchNorm", "track_running_stat", r"; did you mean 'track_running_stats'\?"),
     ("statistics_backward", "num_threads", ""),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("function", "theirs", "hint"), NAMES)

@@ -127,8 +127,9 @@ def test_no_bit_depends_on_what_is_differentiated(wanted):
         arguments["src"], diff_dst, *vectors[:3], epsilon=0, is_training=False
     )
     by_statistics = bn_ext.batch_norm_statistics_backward(*grads[1:], *vectors[1:3], epsilon=0)
-    expected = dict(zip(("src", "gamma", "beta", "mean", "variance"), (*grads, *by_statistics),
-                        strict=True))  # fmt: skip
+    expected = dict(
+        zip(("src", "gamma", "beta", "mean", "variance"), (*grads, *by_statistics), strict=True)
+    )
 
     def function(*values):
         return batch_norm_inference(**arguments | dict(zip(wanted, values, strict=True)), epsilon=0)

@@ -12,7 +12,7 @@ import bn_ext
 from bn_ext import _core
 from bn_ext.specs import ngraph
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 SHAPES = [
     (1, 8), (2, 1), (6, 5), (300, 64), (40, 200), (33, 1000), (3000, 3), (2000, 23), (700, 127),
@@ -54,9 +54,12 @@ def test_vector_published_by_onednn():
     vectors = [np.array([v], np.float32) for v in (2.5, 1.25, 2)]
     for data_format, axes in (("NXC", (0, 1, 2, 3)), ("NCX", (0, 3, 1, 2))):
         grads = bn_ext.batch_norm_backward(
-            src.transpose(axes), diff_dst.transpose(axes), *vectors, epsilon=0,
+            src.transpose(axes),
+            diff_dst.transpose(axes),
+            *vectors,
+            epsilon=0,
             data_format=data_format,
-        )  # fmt: skip
+        )
         expected = [0.01788854, -0.05366563, 0.05366563, -0.01788854]
         np.testing.assert_allclose(grads.diff_src.ravel(), expected, atol=1e-7)
         np.testing.assert_allclose(grads.diff_gamma, [0.17888544], atol=1e-7)
@@ -85,8 +88,12 @@ def test_gradient_of_given_statistics(rng, name, affine):
     p = Problem(rng, (40, 7), "NXC", "float64", "float64")
     p.gamma = p.gamma if affine else None
     grads = p.run(bn_ext.batch_norm_backward, is_training=False)
-    arguments = {"diff_gamma": grads.diff_gamma, "diff_beta": grads.diff_beta,
-             "variance": p.variance, "gamma": p.gamma}  # fmt: skip
+    arguments = {
+        "diff_gamma": grads.diff_gamma,
+        "diff_beta": grads.diff_beta,
+        "variance": p.variance,
+        "gamma": p.gamma,
+    }
     results = bn_ext.batch_norm_statistics_backward(**arguments, epsilon=EPSILON)
     for k in range(2):
         loss, step = [], 1e-5
@@ -118,8 +125,10 @@ def test_gradient_of_given_statistics_at_extremes():
         *arguments.tolist(), *results, strict=True
     ):
         square = (Fraction(gamma) * Fraction(diff_beta)) ** 2 / Fraction(variance)
-        wanted = (Fraction(math.isqrt(int(square * one**2))) / one,
-                  Fraction(gamma) * Fraction(diff_gamma) / Fraction(variance) / 2)  # fmt: skip
+        wanted = (
+            Fraction(math.isqrt(int(square * one**2))) / one,
+            Fraction(gamma) * Fraction(diff_gamma) / Fraction(variance) / 2,
+        )
         for diff, size in zip(both, wanted, strict=True):
             if np.isinf(diff):
                 assert size > 2**1024 * (1 - Fraction(1, 2**50))
@@ -131,9 +140,13 @@ def test_gradient_of_given_statistics_at_extremes():
 def test_statistics_that_are_refused(name):
     arguments = dict.fromkeys(["diff_gamma", "diff_beta", "variance", "gamma"], np.ones(7))
     for wrong, error in (
-        (np.ones(3), ValueError), (np.ones((1, 7)), ValueError), (np.ones(()), ValueError),
-        (np.ones(7, "i4"), TypeError), (np.ones(7, ">f8"), TypeError), (1.0, TypeError),
-    ):  # fmt: skip
+        (np.ones(3), ValueError),
+        (np.ones((1, 7)), ValueError),
+        (np.ones(()), ValueError),
+        (np.ones(7, "i4"), TypeError),
+        (np.ones(7, ">f8"), TypeError),
+        (1.0, TypeError),
+    ):
         # An error about two arguments names the second.
         size = getattr(wrong, "size", 0)
         other = "diff_beta" if (name, size) == ("diff_gamma", 3) else name

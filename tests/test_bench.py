@@ -71,7 +71,7 @@ def test_torch_may_be_absent(capsys, monkeypatch, short):
     assert "torch" not in out
 
 
-@pytest.mark.parametrize("layouts", [["NXC"], ["NCX"], ["NXC", "NCX"], ["NCX", "NXC"]])
+@pytest.mark.parametrize("layouts", [["NCX"], ["NCX", "NXC"]])
 def test_every_row_is_a_case(layouts, capsys, fake):
     """One that is the same in all layouts, once."""
     status, out, _ = run(
@@ -82,8 +82,10 @@ def test_every_row_is_a_case(layouts, capsys, fake):
     facts = re.findall(r"^(\S+), dtype: (\S+), layout: (\S+),", out, re.M)
     assert facts == [
         (op, dtype, layout)
-        for op in _bench.OPS for dtype in ("float32", "float64") for layout in layouts
-    ]  # fmt: skip
+        for op in _bench.OPS
+        for dtype in ("float32", "float64")
+        for layout in layouts
+    ]
     assert len(re.findall("^4x3 ", out, re.M)) == len(_bench.OPS) * 2
     assert len(re.findall("^4x3x2 ", out, re.M)) == len(_bench.OPS) * 2 * len(layouts)
 

@@ -59,8 +59,10 @@ def test_rows(capsys, fake, tmp_path):
     results = json.loads(path.read_text())
     assert [(tuple(r["shape"]), r["threads"], r["behind"]) for r in results] == [
         (shape, threads, behind)
-        for threads in (1, 3) for behind in ("pass", "nothing") for shape in ((8, 4, 5), (2, 3))
-    ]  # fmt: skip
+        for threads in (1, 3)
+        for behind in ("pass", "nothing")
+        for shape in ((8, 4, 5), (2, 3))
+    ]
     lines = [line.split() for line in out.splitlines()]
     for r in results:
         for times in ("medians", "shortest", "pairs"):
@@ -101,10 +103,13 @@ def test_every_row_is_a_case(layouts):
     wanted = {
         (shape, layout, view)
         for shape, own, view in [
-            *problems.SETS["mlp"], *problems.SETS["views"], ((4, 3, 2), layouts, "")
+            *problems.SETS["mlp"],
+            *problems.SETS["views"],
+            ((4, 3, 2), layouts, ""),
         ]
-        for layout in (layouts if len(shape) > 2 else layouts[:1]) if layout in own
-    }  # fmt: skip
+        for layout in (layouts if len(shape) > 2 else layouts[:1])
+        if layout in own
+    }
     assert len(cases) == 2 * len(wanted)
     for behind in ("pass", "nothing"):
         assert {(c.shape, c.layout, c.view) for c in cases if c.behind == behind} == wanted
@@ -151,23 +156,31 @@ def test_a_square_is_the_worst_of_its_cases():
     row = ["one", "backward", "right", "double", 1, "two axes", *[""] * 7]
     kinds = ["two axes", "small gamma", "one row", "a case with a new name", "large mean"]
     verdicts = ["raised", "wrong", "weaker", "crashed", "not judged"]
-    rows = [[*row[:2], verdict, "", 1, kind, *row[6:]]
-            for kind, verdict in zip(kinds, verdicts, strict=True)]  # fmt: skip
+    rows = [
+        [*row[:2], verdict, "", 1, kind, *row[6:]]
+        for kind, verdict in zip(kinds, verdicts, strict=True)
+    ]
     rows[1][9] = "0"  # as of subnormal numbers that become 0
     squares = conformance.worst(packages, [row, *rows])
     assert len(squares) == len(conformance.CASES)
-    colours = {kind: colour for (*_, kind), colour in squares.items() if colour != "right"}
-    assert colours == {
-        "shapes": "refused", "tiny numbers": "weaker, own rule",
-        "one row or none": "weaker, own rule", "other values": "wrong",
-    }  # fmt: skip
+    found = {kind: colour for (*_, kind), colour in squares.items() if colour != "right"}
+    assert found == {
+        "shapes": "refused",
+        "tiny numbers": "weaker, own rule",
+        "one row or none": "weaker, own rule",
+        "other values": "wrong",
+    }
 
 
 def test_ctrl_c_leaves_no_process(tmp_path):
     bench = subprocess.Popen(
         [sys.executable, "-m", "benchmarks", "--peers", "numpy", "--seconds", "100"],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     assert bench.stderr.readline().startswith("1 of ")
     os.killpg(bench.pid, signal.SIGINT)
     # Its pipes end once no process of a package has them either.
@@ -277,8 +290,10 @@ def test_every_row_of_a_comparison_is_a_call():
     }  # fmt: skip
     assert {tuple(row[name] for name in ("op", "dtype", "threads")) for row in titles.values()} == {
         (op, dtype, threads)
-        for op in views.OPS for dtype in ("float32", "bfloat16") for threads in (1, 2)
-    }  # fmt: skip
+        for op in views.OPS
+        for dtype in ("float32", "bfloat16")
+        for threads in (1, 2)
+    }
     for row in titles.values():
         compare.prepared(**row | {"shape": (2, 4, 3, 3)})()
 

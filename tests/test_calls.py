@@ -10,7 +10,7 @@ from cases import FORMATS, placed
 
 import bn_ext
 
-pytestmark = pytest.mark.quick
+pytestmark = pytest.mark.fast
 
 
 def test_every_function_is_called(p):
@@ -55,8 +55,11 @@ def test_arrays_are_let_go_of(rng, layout, data_format, wrong):
     p = operands(rng, (4, 5, 6), data_format, layout)
     for name, value in wrong.items():
         setattr(p, name, getattr(p, value) if isinstance(value, str) else value)
-    alive = {name: weakref.ref(array) for name, array in vars(p).items()
-             if isinstance(array, np.ndarray) and array is not wrong.get(name)}  # fmt: skip
+    alive = {
+        name: weakref.ref(array)
+        for name, array in vars(p).items()
+        if isinstance(array, np.ndarray) and array is not wrong.get(name)
+    }
     assert bool(refusals(p)) == bool(wrong)
     del p
     assert [name for name, array in alive.items() if array() is not None] == []

@@ -16,7 +16,7 @@ from relu_gates import lets_pass
 
 import bn_ext
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 VECTORS = [
     "mean", "variance", "gamma", "beta", "diff_diff_gamma", "diff_diff_beta", "running_mean",
@@ -104,12 +104,17 @@ def test_backward(p, is_training, relu):
     slope = m.rstd * diff_gamma / COUNT
     written = m.result(
         ("backward" if is_training else "frozen") + ", relu" * relu,
-        scale=m.scale, slope=slope, shift=total / COUNT - slope * m.low, offset=m.shift,
-    )  # fmt: skip
+        scale=m.scale,
+        slope=slope,
+        shift=total / COUNT - slope * m.low,
+        offset=m.shift,
+    )
     results = p.run(
-        bn_ext.batch_norm_backward, is_training=is_training, out=(None, *np.empty((2, CHANNELS))),
+        bn_ext.batch_norm_backward,
+        is_training=is_training,
+        out=(None, *np.empty((2, CHANNELS))),
         **({"relu": True, "beta": p.beta} if relu else {}),
-    )  # fmt: skip
+    )
     assert_bits(results, written["diff_src"], diff_gamma, total)
 
 

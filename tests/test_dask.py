@@ -328,11 +328,13 @@ def test_refused_before_anything_is_computed(message, changed):
         ("running_mean.*: expected all four or none", {"correction": None}),
         ("src: expected more than one element", {"src": never((1, 8))}),
         ("integer .* by zero", {}),
-        ("src: expected chunks of float32, .*, got float64",
-         {"src": da.zeros(DATA).map_blocks(lambda a: a, dtype=np.float32)}),
+        (
+            "src: expected chunks of float32, .*, got float64",
+            {"src": da.zeros(DATA).map_blocks(lambda a: a, dtype=np.float32)},
+        ),
         ("statistics: expected more than one element", {"src": da.ones((3, 8))[da.arange(3) > 1]}),
     ],
-)  # fmt: skip
+)
 def test_running_statistics_stay_if_training_fails(rng, message, changed):
     kept = running(problem(rng))
     before = bits(kept["running_variance"])

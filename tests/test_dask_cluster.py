@@ -28,8 +28,12 @@ import bn_ext.dask  # noqa: E402
 HOW = {"epsilon": 1e-5, "data_format": "NXC"}
 SHAPE = (40, 6, 5, 16)
 CHUNKINGS = [
-    -1, (1, -1, -1, -1), (-1, 1, -1, -1), (-1, -1, -1, 3), ((1, 0, 39), (4, 2), (1, 4), (5, 11)),
-]  # fmt: skip
+    -1,
+    (1, -1, -1, -1),
+    (-1, 1, -1, -1),
+    (-1, -1, -1, 3),
+    ((1, 0, 39), (4, 2), (1, 4), (5, 11)),
+]
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +114,10 @@ def test_a_killed_worker(client, problem, tmp_path):
     vectors = src.mean((0, 1, 2)), src.var((0, 1, 2)), gamma
     whole = bn_ext.batch_norm_backward(src, diff_dst, *vectors, exact=True, **HOW)
     notes = tmp_path / "notes"
-    arguments = [da.from_array(a, chunks=(1, -1, -1, -1), name=name)
-             for name, a in [("noted", noted(src, notes)), ("diff_dst", diff_dst)]]  # fmt: skip
+    arguments = [
+        da.from_array(a, chunks=(1, -1, -1, -1), name=name)
+        for name, a in [("noted", noted(src, notes)), ("diff_dst", diff_dst)]
+    ]
     grads = killing(
         client, notes, lambda: bn_ext.dask.batch_norm_backward(*arguments, *vectors, **HOW)
     )

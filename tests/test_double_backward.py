@@ -12,7 +12,7 @@ import bn_ext
 from bn_ext.testing import _formulas as reference
 from bn_ext.testing._limits import SECOND, distance, smallest, unit
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 NAMES = [*INPUTS, "diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
 #: data_format, N, C, X: each form of order.c, with incomplete blocks and units, and with several
@@ -33,9 +33,12 @@ def run(p, **changed):
 def exact(p, is_training=True, **changed):
     operands = {name: getattr(p, name) for name in NAMES}
     return reference.batch_norm_double_backward(
-        **{**operands, **changed}, epsilon=EPSILON, axis=p.axis, is_training=is_training,
+        **{**given, **changed},
+        epsilon=EPSILON,
+        axis=p.axis,
+        is_training=is_training,
         wide=np.longdouble,
-    )  # fmt: skip
+    )
 
 
 def assert_within_bounds(results, want, data, vector):

@@ -11,7 +11,7 @@ from refusals import RESULTS, arguments, as_out, dry, four, outs
 import bn_ext
 from bn_ext import _core
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.any_level]
 
 each = pytest.mark.parametrize(
     ("name", "options"),

@@ -10,7 +10,7 @@ from members import MEMBERS, problem
 import bn_ext
 from bn_ext import _core
 
-pytestmark = pytest.mark.quick
+pytestmark = pytest.mark.fast
 
 
 #: data_format, N, C, X
@@ -116,6 +116,10 @@ def test_results_past_the_cache_each_with_gaps_of_its_own(rng, isa, data_format,
         for member in MEMBERS.values():
             _, want = member.run(p)
             gaps = itertools.count()
-            out = [np.empty((*dims[:-1], dims[-1] + next(gaps)), p.src.dtype)[..., : dims[-1]]
-                   if kind == "tensor" else None for kind in member.returns]  # fmt: skip
+            out = [
+                np.empty((*dims[:-1], dims[-1] + next(gaps)), p.src.dtype)[..., : dims[-1]]
+                if kind == "tensor"
+                else None
+                for kind in member.returns
+            ]
             assert member.run(p, out=out)[1] == want

@@ -26,7 +26,7 @@ import bn_ext
 from bn_ext import _core
 from bn_ext.testing._limits import arithmetic
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 gradients_of = functools.partial(bn_ext.GradientSums, exact=True)
 moments_of = functools.partial(bn_ext.Statistics, exact=True)
@@ -500,18 +500,22 @@ def test_integers_that_do_not_go_together(rng):
     short = p.src.astype(np.float16), p.diff_dst.astype(np.float16)
     data = p.src, p.diff_dst
     for arguments, mean, added in (
-        (data, other, data), (data, finer, data), (short, p.mean, data),
+        (data, other, data),
+        (data, finer, data),
+        (short, p.mean, data),
         (data, p.mean, short),
-    ):  # fmt: skip
+    ):
         total = gradients_of(*arguments, mean)
         total.array[...] += gradients_of(*added, p.mean).array
         with pytest.raises(ValueError, match="sums: expected parts that were all summed about"):
             p.run(bn_ext.batch_norm_backward, *arguments, mean=mean, sums=total)
     total, wide = moments_of(p.src), moments_of(short[0])
     total.array[...] += wide.array
-    for use in (lambda: total.mean, lambda: total.variance, lambda: total.update_running(
-        *np.zeros((2, 3)), 0.1, 0
-    )):  # fmt: skip
+    for use in (
+        lambda: total.mean,
+        lambda: total.variance,
+        lambda: total.update_running(*np.zeros((2, 3)), 0.1, 0),
+    ):
         with pytest.raises(ValueError, match="^array: expected a sum of parts of float32 data"):
             use()
 

@@ -1,6 +1,5 @@
 """The examples: training learns in every dtype, weights are the README's, folding keeps scores."""
 
-import itertools
 import re
 
 import numpy as np
@@ -110,7 +109,7 @@ def test_interrupted(example, monkeypatch, tmp_path, capsys, steps, epochs):
 
 
 @pytest.mark.parametrize(
-    ("level", "threads"), [*zip(bn_ext.available_isas(), itertools.cycle([16, 1]), strict=False)]
+    ("level", "threads"), [(bn_ext.available_isas()[0], 16), (bn_ext.available_isas()[-1], 1)]
 )
 def test_a_training_has_the_weights_that_the_readme_says(level, threads):
     done = python(ROOT / "examples" / "same_bits.py", "--threads", threads, BN_EXT_ISA=level)

@@ -45,10 +45,12 @@ def test_imports_go_down():
 @pytest.mark.parametrize(
     ("line", "name"),
     [
-        ("from bn_ext._sums import (", "_sums"), ("import bn_ext", "__init__"),
+        ("from bn_ext._sums import (", "_sums"),
+        ("import bn_ext", "__init__"),
         ("    from bn_ext.specs._rules import Rules", "specs"),
-        ("import bn_ext._core as _core", "_core"), ("from bn_ext import _core", "__init__"),
+        ("import bn_ext._core as _core", "_core"),
+        ("from bn_ext import _core", "__init__"),
     ],
-)  # fmt: skip
+)
 def test_imports_are_found(line, name):
     assert imported(line) == [name]

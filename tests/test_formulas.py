@@ -15,7 +15,7 @@ from tree import ROOT, load
 from bn_ext.testing import _formulas as reference
 from bn_ext.testing._limits import distance
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 plain_loop = load(ROOT / "examples" / "plain_loop.py")
 #: N, C, X: each is 1 in some problems, and more in others.

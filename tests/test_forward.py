@@ -14,7 +14,7 @@ import bn_ext
 from bn_ext.testing import _formulas as reference
 from bn_ext.testing._limits import arithmetic, unit
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 AFFINE = ("gamma", "beta")
 #: Shapes of each form in src_c/call/order.c, divided in several ways.
 SHAPES = [
@@ -278,11 +278,14 @@ def test_running_statistics(rng, data, vector, running, factor, correction):
     old = [a.astype(dtype(running)) for a in (p.running_mean, p.running_variance)]
     new = [a.copy() for a in old]
     plain = training(p)
-    results = training(
-        p, running_mean=new[0], running_variance=new[1], exponential_avg_factor=factor,
+    found = training(
+        p,
+        running_mean=new[0],
+        running_variance=new[1],
+        exponential_avg_factor=factor,
         correction=correction,
-    )  # fmt: skip
-    assert all_bits(results) == all_bits(plain)
+    )
+    assert all_bits(found) == all_bits(plain)
     want = wanted(p)
     errors = running_errors(
         new, old, (want.mean, want.variance), factor, want, data, vector=running, count=p.count,

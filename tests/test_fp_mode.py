@@ -28,7 +28,8 @@ def test_fp_modes_take_effect(name):
     assert (results, fp_mode_in_effect()) == (name, "default")
 
 
-@pytest.mark.quick
+@pytest.mark.fast
+@pytest.mark.results
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", FP_MODES)
 def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
@@ -74,7 +75,8 @@ def test_long_doubles_of_the_judge_have_their_precision(word):
     assert int.from_bytes(after[:2], "little") == word
 
 
-@pytest.mark.quick
+@pytest.mark.fast
+@pytest.mark.results
 def test_the_callers_methods_run_in_the_callers_mode():
     class Lazy:
         def __array__(self, dtype=None, copy=None):
@@ -139,8 +141,10 @@ def sums(p):
     for exact in (False, True):
         for kind, mean in ((bn_ext.Statistics, []), (bn_ext.GradientSums, [p.mean])):
             arguments = p.src, *[p.diff_dst] * len(mean)
-            parts = [kind(*(a[rows] for a in arguments), *mean, exact=exact)
-                     for rows in (slice(2), slice(2, 2), slice(2, None))]  # fmt: skip
+            parts = [
+                kind(*(a[rows] for a in arguments), *mean, exact=exact)
+                for rows in (slice(2), slice(2, 2), slice(2, None))
+            ]
             total = sum(parts)
             results += [*parts, total, total == parts[0], total.mean]
         running = p.mean.copy(), p.variance.copy()
@@ -248,7 +252,8 @@ def bits(results):
     return all_bits([results]) if isinstance(results, np.ndarray) else repr(results)
 
 
-@pytest.mark.quick
+@pytest.mark.fast
+@pytest.mark.results
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("data", DATA_DTYPES)
 @pytest.mark.parametrize("call", CALLS)

@@ -34,7 +34,7 @@ import bn_ext
 from bn_ext import _core
 from bn_ext._gated import gated_double_backward, workspace_size
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 every_mode = pytest.mark.parametrize("is_training", [True, False])
 every_gate = pytest.mark.parametrize("gate", GATES)

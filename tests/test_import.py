@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import printed_by, python, strict
+from processes import printed, printed_by, python, strict
 
 import bn_ext
 
@@ -154,27 +154,42 @@ def test_optional_packages_do_not_matter_until_they_are_imported(tmp_path, text)
     printed = printed_by(code, PYTHONPATH=str(tmp_path)).splitlines()
     wanted = ["True"]
     for name in ("autograd", "dask", "torch"):
-        wanted += ["False False False",
-                   f"module 'bn_ext' has no attribute '{name}'; import bn_ext.{name}"]  # fmt: skip
+        wanted += [
+            "False False False",
+            f"module 'bn_ext' has no attribute '{name}'; import bn_ext.{name}",
+        ]
     assert printed == wanted
+
+
+#: The command without its digests, which take long and open no file.
+VERIFY = """
+from bn_ext._cli import main, verify
+verify.digests = lambda *_: verify.known()
+assert main(["verify"]) == 0
+"""
 
 
 def test_every_file_is_opened_with_an_encoding(tmp_path):
     """Python can warn of open() without one: none at the import, and none in the commands."""
     modules = "bn_ext, bn_ext.specs, bn_ext.testing"
-    strict(f"import {modules}", PYTHONWARNDEFAULTENCODING="1")
+    printed(strict(f"import {modules}", PYTHONWARNDEFAULTENCODING="1"))
     (tmp_path / "mine.py").write_text("""
 import functools, bn_ext
 backward = functools.partial(bn_ext.batch_norm_backward, data_format="NXC")
 """)
     few = ["--quick", "--skip", "a"]  # which most names have
     commands = [
-        ["info"], ["cases", "made", *few], ["check", "made"], ["check", "mine.py:backward", *few],
-        ["verify"], ["bench", "--shapes", "2x3", "--seconds", "1e-9"],
-    ]  # fmt: skip
+        ["info"],
+        ["cases", "made", *few],
+        ["check", "made"],
+        ["check", "mine.py:backward", *few],
+        ["bench", "--shapes", "2x3", "--seconds", "1e-9"],
+    ]
     for command in commands:
-        done = python("-W", "error", "-m", "bn_ext", *command, cwd=tmp_path,
-                      PYTHONWARNDEFAULTENCODING="1")  # fmt: skip
+        done = python(
+            "-W", "error", "-m", "bn_ext", *command, cwd=tmp_path, PYTHONWARNDEFAULTENCODING="1"
+        )
         assert "Warning" not in done.stdout + done.stderr
         # The folder of cases has no results yet.
         assert done.returncode == 2 * (command == ["check", "made"]), done.stdout + done.stderr
+    printed(strict(VERIFY, PYTHONWARNDEFAULTENCODING="1"))

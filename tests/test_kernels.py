@@ -24,7 +24,7 @@ import bn_ext
 from bn_ext import _core
 
 
-@pytest.mark.quick
+@pytest.mark.fast
 def test_nan_has_one_pattern(rng, isa):
     """x86 and Arm make NaNs of different sign, but all NaNs that are written are the same."""
     pattern = {
@@ -54,8 +54,10 @@ def instructions():
     """{address: (operation, arguments, address of the next)} of the extension."""
     listing = subprocess.run(
         ["objdump", "-d", "--no-show-raw-insn", _core.__file__],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     results = re.findall(
         r"^ *([0-9a-f]+):\t(?:(?:notrack|bnd) )?(\S+) *(.*)$", listing, re.MULTILINE
     )
@@ -108,7 +110,7 @@ def test_no_store_past_the_cache_without_a_fence():
     assert stores - fenced == set()
 
 
-@pytest.mark.quick
+@pytest.mark.fast
 @needs_linux
 @pytest.mark.parametrize("data", [name for name in STORED if name not in running.PAIRED])
 def test_coefficients_by_columns_are_not_read_past_their_end(rng, isa, data):

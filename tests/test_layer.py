@@ -25,7 +25,7 @@ from cases import (
 
 import bn_ext
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 SHAPES = {"NXC": (4, 3, 6, 5), "NCX": (4, 5, 3, 6)}
 #: (with a ReLU, with src_1)
@@ -318,9 +318,12 @@ def test_state_makes_the_round_trip(rng, tmp_path):
     into = other.gamma, other.beta, other.running_mean, other.running_variance
     with np.load(tmp_path / "state.npz") as state:
         other.load_state_dict(state)
-    assert all(a is b for a, b in zip(
-        into, (other.gamma, other.beta, other.running_mean, other.running_variance), strict=True
-    ))  # fmt: skip
+    assert all(
+        a is b
+        for a, b in zip(
+            into, (other.gamma, other.beta, other.running_mean, other.running_variance), strict=True
+        )
+    )
     assert other.num_batches_tracked == 1
     assert step(other, p) == step(layer, p)
 
@@ -635,9 +638,12 @@ REFUSED = [
     (lambda a: a.load_state_dict(None), TypeError, "state: expected a mapping, got NoneType"),
     (lambda a: a.load_state_dict({}), ValueError, "state: expected .*; missing: bias, running_m"),
     (lambda a: UNSCALED.load_state_dict(a.state_dict()), ValueError, "state: .*: bias, weight$"),
-    (lambda a: UNTRACKED.load_state_dict(a.state_dict()), ValueError,
-     "state: .*; unexpected: num_batches_tracked, running_mean, running_var$"),
-]  # fmt: skip
+    (
+        lambda a: UNTRACKED.load_state_dict(a.state_dict()),
+        ValueError,
+        "state: .*; unexpected: num_batches_tracked, running_mean, running_var$",
+    ),
+]
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
@@ -1051,11 +1057,13 @@ def in_parts(p, added, mode="train", **options):
     """A step of a layer per part: (results of all parts, [what each layer is left with])."""
     layers = [layer_of(p, allreduce=each, **options) for each in allreduces(len(PARTS))]
     with ThreadPoolExecutor(len(PARTS)) as pool:
-        results = list(
-            pool.map(lambda a: passes(getattr(a[0], mode)(), p, added, a[1]),
-                     zip(layers, PARTS, strict=True))
-        )  # fmt: skip
-    return [np.concatenate(each) for each in zip(*results, strict=True)], [*map(kept, layers)]
+        found = list(
+            pool.map(
+                lambda a: passes(getattr(a[0], mode)(), p, added, a[1]),
+                zip(layers, PARTS, strict=True),
+            )
+        )
+    return [np.concatenate(each) for each in zip(*found, strict=True)], [*map(kept, layers)]
 
 
 @whatever_is_behind
@@ -1110,10 +1118,13 @@ def test_a_pass_saved_in_eval_mode_survives_a_training_pass(rng):
 )
 def test_what_allreduce_may_return(rng, wrong):
     src = rng.standard_normal((5, 3))
-    returned = {"plain": bn_ext.Statistics(src), "an integer": 3,
-                "fewer elements": bn_ext.Statistics(src[:2], exact=True),
-                "other dtype": bn_ext.Statistics(src.astype(np.float32), exact=True),
-                "other channels": bn_ext.Statistics(src[:, :2], exact=True)}[wrong]  # fmt: skip
+    returned = {
+        "plain": bn_ext.Statistics(src),
+        "an integer": 3,
+        "fewer elements": bn_ext.Statistics(src[:2], exact=True),
+        "other dtype": bn_ext.Statistics(src.astype(np.float32), exact=True),
+        "other channels": bn_ext.Statistics(src[:, :2], exact=True),
+    }[wrong]
     layer = bn_ext.BatchNorm(3, exact=True, allreduce=lambda own: own)
     layer.forward(src)
     before = kept(layer)

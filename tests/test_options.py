@@ -18,7 +18,7 @@ from sheets import SHEETS
 
 from bn_ext import specs
 
-pytestmark = [pytest.mark.quick, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.fast, pytest.mark.filterwarnings("ignore")]
 
 
 def problem():

@@ -17,7 +17,7 @@ from tree import TESTS
 import bn_ext
 from bn_ext._cli import verify
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.any_level]
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from refusals import OPERANDS, RESULTS, as_out, four, outs, refused, takes
 
 import bn_ext
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results, pytest.mark.any_level]
 
 
 class Row(NamedTuple):

@@ -11,7 +11,7 @@ from cases import SHORT, dtype
 
 import bn_ext
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 
 def all_patterns(name):

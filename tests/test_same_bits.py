@@ -185,7 +185,9 @@ def test_every_pair_of_factors(rng, row, shapes):
         assert run(problem, **fixed, **circumstances) == want, dims
 
 
-@pytest.mark.quick
+@pytest.mark.fast
+@pytest.mark.results
+@pytest.mark.any_level
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("types", DTYPES)
 def test_every_residue_at_every_level(rng, types, data_format):
@@ -207,10 +209,13 @@ def test_every_residue_at_every_level(rng, types, data_format):
 @pytest.mark.parametrize("types", DTYPES)
 @pytest.mark.parametrize("large", LARGE, ids=str)
 def test_any_number_of_threads(rng, types, large):
-    """With OpenMP, as many threads as asked for are really started, and each has tasks."""
+    """With OpenMP, as many threads as asked for are really started, and each has tasks. Each two of
+    member, mode, dtypes and shape meet.
+    """
     data_format, *dims = large
     problem = make(rng, dims, types, data_format, "normal")
-    for member, is_training in itertools.product(MEMBERS.values(), (True, False)):
+    for place, member in enumerate(MEMBERS.values(), DTYPES.index(types) + LARGE.index(large)):
+        is_training = place % 2 == 0
         results = []
         for k in CIRCUMSTANCES["threads"]:
             results.append(member.run(problem, is_training=is_training, num_threads=k)[1])

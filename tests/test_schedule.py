@@ -60,7 +60,7 @@ def test_the_last_call_is_that_of_the_thread_that_asks(rng):
 SERVER = (1 << 20, 32 << 20)
 
 
-@pytest.mark.quick
+@pytest.mark.fast
 @needs_openmp
 @pytest.mark.parametrize(
     ("dims", "threads", "caches", "jointly"),

@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import as_strided
 
 import bn_ext
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 #: The error of an output whose elements share memory with one another.
 IN_ONE_PLACE = "expected an array whose elements do not share memory"

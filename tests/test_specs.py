@@ -19,7 +19,7 @@ import bn_ext
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
 from bn_ext.testing import _formulas as reference
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results, pytest.mark.any_level]
 
 every_sheet = pytest.mark.parametrize("sheet", SHEETS.values(), ids=SHEETS)
 by_every_carrier = pytest.mark.parametrize("carry", CARRIERS.values(), ids=CARRIERS)
@@ -82,13 +82,16 @@ FLAGS = "gamma_delta beta_delta diff_gamma diff_beta is_training"
 WORDS = [["NHWC"], np.array(["NHWC"]), {}, 3, "NXC", b"NXC", "NHW", "NXC" * 1000]
 #: (arguments, error, what it expects, values that are refused); TensorFlow takes None as default
 OPTIONS = [
-    (NUMBERS, TypeError, "a real number",
-     ["0.5", object(), [0.5], 1j, np.ones(2), np.array([0.5]), b"1", None]),
-    (NUMBERS, ValueError, "a .*number.*",
-     [np.nan, np.inf, -np.inf, 10**400, -(10**400), 10**5000]),
+    (
+        NUMBERS,
+        TypeError,
+        "a real number",
+        ["0.5", object(), [0.5], 1j, np.ones(2), np.array([0.5]), b"1", None],
+    ),
+    (NUMBERS, ValueError, "a .*number.*", [np.nan, np.inf, -np.inf, 10**400, -(10**400), 10**5000]),
     ("epsilon", ValueError, "a .*number.*", [-1e-3]),
     (FLAGS, TypeError, "True or False", [np.array([True, False]), "False", 2, 1.0, [], b"", None]),
-]  # fmt: skip
+]
 OPTIONS_OF = {
     onednn_graph: [
         ("epsilon momentum", ValueError, "a number that is positive and finite as a float32",

@@ -9,7 +9,7 @@ from needs import needs_long_double
 from bn_ext.specs import onednn_graph
 from bn_ext.testing import _formulas as reference
 
-pytestmark = [pytest.mark.quick, needs_long_double]
+pytestmark = [pytest.mark.fast, pytest.mark.any_level, needs_long_double]
 
 WIDE = {"epsilon": EPSILON, "wide": np.longdouble}
 #: The spec's table: without float64, and with 16-bit vectors for bfloat16 only.

@@ -11,7 +11,7 @@ from bn_ext.specs import tensorflow
 from bn_ext.testing import _formulas as reference
 from bn_ext.testing._limits import distance, half_ulp
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.any_level]
 
 DATA = ["float32", "float16", "bfloat16"]
 LAYOUTS = {"NHWC": (2, 3, 4, 5), "NCHW": (2, 5, 3, 4), "NDHWC": (2, 3, 1, 4, 5),

@@ -29,7 +29,7 @@ from fp_modes import fp_mode
 import bn_ext
 from bn_ext import GradientSums, Statistics, _core
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.results]
 of_both_kinds = pytest.mark.parametrize("exact", [False, True])
 
 
@@ -942,7 +942,7 @@ STATE = np.zeros((20, 2, 3), np.int64)
 CALLS = [
     functools.partial(call, format=STATE_FORMATS[20])
     for call in (_core.state_sums, _core.state_count, _core.canonical_state, _core.state_statistics)
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -185,8 +185,9 @@ def test_saved_tensors_whose_axes_move_in_memory(hook, layer, kind, added):
 
 def test_what_has_no_derivative():
     x = some(4, 2, requires_grad=True)
-    first = torch.autograd.grad((batch_norm(x, None, None, training=True) ** 3).sum(), x,
-                                create_graph=True)[0]  # fmt: skip
+    first = torch.autograd.grad(
+        (batch_norm(x, None, None, training=True) ** 3).sum(), x, create_graph=True
+    )[0]
     second = torch.autograd.grad((first**2).sum(), x, create_graph=True)[0]
     with pytest.raises(RuntimeError, match="batch_norm_double_backward.* no autograd formula"):
         second.sum().backward()
@@ -768,9 +769,12 @@ def test_checkpoints_count_as_with_torch(way, momentum, sync):
     """Each recomputed layer counts its batch twice, the last layer too."""
     x = torch.randn(8, 3, requires_grad=True)
     theirs = nn.Sequential(
-        nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=momentum), nn.ReLU(),
-        nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=momentum),
-    )  # fmt: skip
+        nn.Linear(3, 4),
+        nn.BatchNorm1d(4, momentum=momentum),
+        nn.ReLU(),
+        nn.Linear(4, 4),
+        nn.BatchNorm1d(4, momentum=momentum),
+    )
     change = SyncBatchNorm.convert_sync_batchnorm if sync else convert
     run = functools.partial(checkpoints.checkpoint, use_reentrant=way == "reentrant")
     if way == "selective":

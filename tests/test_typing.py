@@ -28,8 +28,10 @@ def test_specs_needs_no_import_of_its_own():
         "print(bn_ext.specs is sys.modules['bn_ext.specs'], hasattr(bn_ext, 'spec'))\n"
     )
     assert printed_by(code).splitlines() == [
-        "True False", "batch_norm_training_backprop", "True False",
-    ]  # fmt: skip
+        "True False",
+        "batch_norm_training_backprop",
+        "True False",
+    ]
 
 
 @pytest.mark.parametrize("name", ADAPTERS)

@@ -18,7 +18,7 @@ from bn_ext._cli import verify
 from bn_ext._cli.verify import problems
 from bn_ext._dtypes import DTYPES
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.any_level]
 
 
 def test_sums_as_integers(rng):

@@ -218,7 +218,8 @@ def check(rng, form, name, shapes):
     assert max(teams) > 1
 
 
-@pytest.mark.quick
+@pytest.mark.fast
+@pytest.mark.results
 @pytest.mark.parametrize(("form", "name"), FORMS)
 def test_a_few_shapes(rng, form, name):
     check(rng, form, name, SHAPES[form][::FEW])

@@ -98,8 +98,12 @@ def operands(rng, shape, layout, data, gaps, at_end):
             put(name, array)
         elif isinstance(array, np.ndarray) and name != "passes":
             is_vector = array.ndim == 1
-            put(name, array, dtype(rng.choice(DATA_DTYPES)) if is_vector else None,
-                None if is_vector else gaps)  # fmt: skip
+            put(
+                name,
+                array,
+                dtype(rng.choice(DATA_DTYPES)) if is_vector else None,
+                None if is_vector else gaps,
+            )
     return p
 
 

@@ -31,10 +31,12 @@ def gives_way(limit, taker):
         "sums": lambda: bn_ext.Statistics(row, num_threads=1),
         "exact sums": lambda: bn_ext.Statistics(row[:, : 1 << 17], exact=True, num_threads=1),
         "memory of a call": lambda: bn_ext.batch_norm_training(
-            row, out=(row, *(a[0] for a in vectors)), **own),
+            row, out=(row, *(a[0] for a in vectors)), **own
+        ),
         "bits of a gate": lambda: bn_ext.batch_norm_backward(
-            big, big, v, v, relu=True, dst=big, out=(big, None, None), **own),
-    }  # fmt: skip
+            big, big, v, v, relu=True, dst=big, out=(big, None, None), **own
+        ),
+    }
     bn_ext.keep_memory(1 << 40)
     results = [result() for _ in range(10)]
     del results

@@ -100,12 +100,12 @@ def operands(shape, layout, data):
     """Problems in three ways: dense; not contiguous, so that operands are read and written through
     copies; and with axes in another order.
     """
-    for memory in (np.copy, spread, np.asfortranarray):
+    for copied in (np.copy, spread, np.asfortranarray):
         a = members.problem(np.random.default_rng([*shape]), shape, layout, data)
         for name in ("diff_dst", "src_1", "diff_diff_src", "result"):
-            setattr(a, name, memory(getattr(a, name)))
-        if memory is np.asfortranarray:
-            a.src = memory(a.src)
+            setattr(a, name, copied(getattr(a, name)))
+        if copied is np.asfortranarray:
+            a.src = copied(a.src)
         yield a
 
 
@@ -118,14 +118,14 @@ def spread(array):
 
 def written_by(call):
     """The memory of all that a call may write to."""
-    arguments = {}
+    options = {}
     while isinstance(call, functools.partial):
-        arguments, call = {**call.keywords, **arguments}, call.func
-    out = arguments.get("out")
+        options, call = {**call.keywords, **options}, call.func
+    out = options.get("out")
     arrays = [*(out if isinstance(out, tuple) else [out])]
-    arrays += [arguments.get(name) for name in ("running_mean", "running_variance")]
+    arrays += [options.get(name) for name in ("running_mean", "running_variance")]
     if call in (bn_ext.batch_norm_training, bn_ext.batch_norm_inference):  # others read it
-        arrays.append(arguments.get("workspace"))
+        arrays.append(options.get("workspace"))
     owners = [a if a.base is None else a.base for a in arrays if a is not None]
     return [owner.ravel(order="K").view(np.uint8) for owner in owners]
 
@@ -152,13 +152,13 @@ def refused_calls():
             argument: value(p) if type(value) is FunctionType else value
             for argument, value in row.change.items()
         }
-        arguments = refusals.arguments(p, name)
+        operands = refusals.arguments(p, name)
         if name in refusals.RESULTS:
-            arguments["out"] = refusals.as_out(name, refusals.outs(p, name))
+            operands["out"] = refusals.as_out(name, refusals.outs(p, name))
         if name == "inference" and isinstance(changed.get("out"), tuple):
             changed["out"] = changed["out"][0]
-        arguments |= changed
-        yield functools.partial(members.function_of(name), **arguments), row
+        operands |= changed
+        yield functools.partial(members.function_of(name), **operands), row
 
 
 def check_refused(call, row):

@@ -122,9 +122,11 @@ def sharded(rank, size):
     for shard in (lambda net: net, fully_shard):
         torch.manual_seed(0)
         net = torch.nn.Sequential(
-            torch.nn.Conv2d(3, 4, 3), bn_ext.torch.BatchNorm2d(4, relu=True),
-            torch.nn.Conv2d(4, 3, 3), bn_ext.torch.SyncBatchNorm(3),
-        )  # fmt: skip
+            torch.nn.Conv2d(3, 4, 3),
+            bn_ext.torch.BatchNorm2d(4, relu=True),
+            torch.nn.Conv2d(4, 3, 3),
+            bn_ext.torch.SyncBatchNorm(3),
+        )
         shard(net)
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
         for _ in range(3):
@@ -172,9 +174,12 @@ def differ(rank, size):
 
 def main(rank, size, folder, name):
     distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/{name}{size}", rank=rank, world_size=size,
+        "gloo",
+        init_method=f"file://{folder}/{name}{size}",
+        rank=rank,
+        world_size=size,
         timeout=datetime.timedelta(minutes=5),
-    )  # fmt: skip
+    )
     CASES[name](rank, size)
     distributed.destroy_process_group()
 

@@ -59,8 +59,12 @@ def in_a_forkservers_child():
 # ---- orders of work ---------------------------------------------------------------------
 
 #: For each order of work in schedule.c (LIST, PHASES and SOLO): shapes, cache sizes.
-ORDERS = [((8, 64, 30), (0, 0)), ((40_000, 4, 1), (0, 0)), ((8, 64, 300), (4096, 4096)),
-          ((8, 64, 300), (4096, 1 << 25))]  # fmt: skip
+ORDERS = [
+    ((8, 64, 30), (0, 0)),
+    ((40_000, 4, 1), (0, 0)),
+    ((8, 64, 300), (4096, 4096)),
+    ((8, 64, 300), (4096, 1 << 25)),
+]
 
 
 def fewer():
@@ -70,23 +74,23 @@ def fewer():
         _core.set_cache_sizes(*caches)
         src, diff_dst = rng.standard_normal((2, *shape), np.float32)
         v = np.ones(shape[1], np.float32)
-        gradients = []
+        results = []
         for k in (1, 4):
             for training in (True, False):
                 grads = bn_ext.batch_norm_backward(
                     src, diff_dst, v, v, epsilon=0.5, data_format="NCX", is_training=training,
                     num_threads=k,
                 )  # fmt: skip
-                gradients.append([a.tobytes() for a in grads])
-        assert gradients[:2] == gradients[2:]
+                results.append([a.tobytes() for a in grads])
+        assert results[:2] == results[2:]
         most = max(most, _core.last_call()["threads"])
     return most
 
 
 def fewer_within_a_region():
-    threads = []
-    region(2, lambda: threads.append(fewer()))
-    return threads
+    most = []
+    region(2, lambda: most.append(fewer()))
+    return most
 
 
 def a_million():
@@ -145,7 +149,7 @@ def pool_in_another_mode():
     with fp_mode("flush"):
         region(4, lambda: None)
     dy, v = np.full((300_000, 8), 1e-40, np.float32), np.ones(8, np.float32)
-    outcomes = []
+    seen = []
     for training in (True, False):
         one, four = (
             bn_ext.batch_norm_backward(
@@ -153,11 +157,11 @@ def pool_in_another_mode():
             ).diff_src.tobytes()
             for k in (1, 4)
         )
-        outcomes.append((one == four, any(one), _core.last_call()["threads"]))
+        seen.append((one == four, any(one), _core.last_call()["threads"]))
     modes = {}
     region(4, lambda: modes.update({threading.get_ident(): fp_mode_in_effect()}))
     here = modes.pop(threading.get_ident())
-    return outcomes, here, sorted(modes.values())
+    return seen, here, sorted(modes.values())
 
 
 if __name__ == "__main__":

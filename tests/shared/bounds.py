@@ -124,9 +124,11 @@ def second_errors(results, want, data, vector):
 def reference_of(problem, is_training=True):
     """The reference's gradients of a problem, in the widest float there is."""
     return problem.run(
-        reference.batch_norm_backward, axis=problem.axis, is_training=is_training,
+        reference.batch_norm_backward,
+        axis=problem.axis,
+        is_training=is_training,
         wide=np.longdouble,
-    )  # fmt: skip
+    )
 
 
 def assert_near(problem, grads, is_training=True):

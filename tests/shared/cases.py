@@ -97,10 +97,10 @@ class Problem:
         arguments |= {name: options.pop(name) for name in options.keys() & {*INPUTS}}
         return function(*arguments.values(), **self.options(options))
 
-    def options(self, arguments):
+    def options(self, changed):
         """Options of a call: epsilon, and the layout; the reference is given an axis instead."""
-        layout = {} if "axis" in arguments else {"data_format": self.data_format}
-        return {"epsilon": EPSILON, **layout, **arguments}
+        layout = {} if "axis" in changed else {"data_format": self.data_format}
+        return {"epsilon": EPSILON, **layout, **changed}
 
 
 class Family(Problem):
@@ -124,8 +124,8 @@ class Family(Problem):
 
     def take(self, function, *names, **options):
         """Call a member of the family, or its reference, with arguments of these names."""
-        arrays = (getattr(self, name) for name in names)
-        return function(*arrays, **self.options(options))
+        arguments = (getattr(self, name) for name in names)
+        return function(*arguments, **self.options(options))
 
 
 def packed(gate, like, data_format):
@@ -157,24 +157,24 @@ def order_bytes(shape, order, channels):
 # ---- where an array lies ------------------------------------------------------
 
 
-def placed(array, layout="contiguous", offset=0, order=None):
+def placed(array, memory="contiguous", offset=0, order=None):
     """A copy of array whose axes lie in `order` (slowest first; None: 0, 1, ...), starting `offset`
     bytes past a cache line.
 
-    how: "contiguous"; "gaps" after every axis; "backwards" along the slowest axis; "spread" over
+    memory: "contiguous"; "gaps" after every axis; "backwards" along the slowest axis; "spread" over
     every other element. None of these changes the order of axes.
     """
     order = range(array.ndim) if order is None else order
     source = array.transpose(order)
-    pad = {"gaps": 3}.get(layout, 0)
-    step = {"spread": 2}.get(layout, 1)
+    pad = {"gaps": 3}.get(memory, 0)
+    step = {"spread": 2}.get(memory, 1)
     room = [n + pad for n in source.shape]
     room[-1] *= step
-    memory = np.zeros(int(np.prod(room)) * array.itemsize + offset + 64, np.uint8)
-    start = -memory.ctypes.data % 64 + offset
-    whole = memory[start : start + int(np.prod(room)) * array.itemsize]
+    raw = np.zeros(int(np.prod(room)) * array.itemsize + offset + 64, np.uint8)
+    start = -raw.ctypes.data % 64 + offset
+    whole = raw[start : start + int(np.prod(room)) * array.itemsize]
     whole = whole.view(array.dtype).reshape(room)
-    if layout == "backwards":
+    if memory == "backwards":
         whole = whole[::-1]
     view = whole[(*(slice(n) for n in source.shape[:-1]), slice(0, step * source.shape[-1], step))]
     view[...] = source

@@ -197,8 +197,11 @@ def channel(rng, m, data, sampled):
     sx, sdy, sg, sgamma = 1, 1, 1, 1
     if scale != "none":
         low, high = {
-            "tiny": (-1.1, -0.8), "large": (0.5, 1), "any": (-0.5, 0.5), "apart": (-1.1, 1),
-        }[scale]  # fmt: skip
+            "tiny": (-1.1, -0.8),
+            "large": (0.5, 1),
+            "any": (-0.5, 0.5),
+            "apart": (-1.1, 1),
+        }[scale]
         sx, sdy, sg, sgamma = np.exp2(np.round(room * rng.uniform(low, high, 4)))
     vectors = mean * sx, variance * sx * sx, gamma * sgamma, beta * sgamma, *incoming
     return x * sx, dy * sdy, g * sg, *vectors

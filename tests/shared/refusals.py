@@ -29,18 +29,18 @@ def takes(name):
     return inspect.signature(function_of(name)).parameters.keys()
 
 
-def dry(name, **arguments):
+def dry(name, **operands):
     """Check a call's arguments, and compute nothing."""
-    if "sums" in arguments:
-        arguments["total"] = total_of(arguments.pop("sums"))
-    return getattr(_core, name)(**arguments, dry=True)
+    if "sums" in operands:
+        operands["total"] = total_of(operands.pop("sums"))
+    return getattr(_core, name)(**operands, dry=True)
 
 
 def arguments(p, name):
     """The arguments that a function needs."""
-    values = {each: getattr(p, each, None) for each in OPERANDS[name]}
-    values["data_format"] = p.data_format
-    return values | ({"epsilon": EPSILON} if name in RESULTS else {})
+    operands = {each: getattr(p, each, None) for each in OPERANDS[name]}
+    operands["data_format"] = p.data_format
+    return operands | ({"epsilon": EPSILON} if name in RESULTS else {})
 
 
 def outs(p, name):
@@ -56,9 +56,12 @@ def as_out(name, out):
 def four(p, **changed):
     """Running statistics and how they are updated."""
     return {
-        "running_mean": p.mean.copy(), "running_variance": p.variance.copy(),
-        "exponential_avg_factor": 0.1, "correction": 1, **changed,
-    }  # fmt: skip
+        "running_mean": p.mean.copy(),
+        "running_variance": p.variance.copy(),
+        "exponential_avg_factor": 0.1,
+        "correction": 1,
+        **changed,
+    }
 
 
 def arrays_in(values):
@@ -71,15 +74,15 @@ def arrays_in(values):
             value = value.base
 
 
-def check_refused(kind, message, call, arguments, dry_run=None):
+def check_refused(kind, message, call, operands, dry_run=None):
     """A call, and its dry run, raise this error, which names an argument; return its text. Nothing
     is written or kept, and to do what the error says helps.
     """
-    arrays = list(arrays_in(arguments.values()))
+    arrays = list(arrays_in(operands.values()))
     before = all_bits(arrays), [sys.getrefcount(a) for a in arrays]
     for each in (call, dry_run) if dry_run else (call,):
         with pytest.raises(kind, match=message) as caught:
-            each(**arguments)
+            each(**operands)
         text = str(caught.value)
         del caught
         print(text)
@@ -88,33 +91,31 @@ def check_refused(kind, message, call, arguments, dry_run=None):
     taken = inspect.signature(call).parameters.keys()
     names = re.sub(r"^\w+ in out:", "out:", text).partition(":")[0]
     assert ":" not in text or {*re.findall(r"\w+", names)} <= {"and", *taken}
-    follow(text, call, arguments)
+    follow(text, call, operands)
     return text
 
 
-def follow(text, call, arguments):
+def follow(text, call, operands):
     """What an error says to pass must not be refused for the same reason."""
-    named = "|".join(arguments)
-    advices = re.findall(
+    named = "|".join(operands)
+    advised = re.findall(
         rf"(?:pass|if not,|or) ((?:np\.|(?=\w+\.(?:filled|toarray))).*?\b({named})\b.*?\))"
         "(?= for|, which|, and|, or|;|$)",
         text,
     )
-    assert advices or not re.search(r"pass (np\.|\w+\.(filled|toarray))", text)
-    for advice, name in advices:
-        value = eval(
-            advice, {"np": np, "ml_dtypes": ml_dtypes, name: arguments[name], "value": 0.0}
-        )
+    assert advised or not re.search(r"pass (np\.|\w+\.(filled|toarray))", text)
+    for advice, name in advised:
+        value = eval(advice, {"np": np, "ml_dtypes": ml_dtypes, name: operands[name], "value": 0.0})
         try:
-            call(**{**arguments, name: value})
+            call(**{**operands, name: value})
         except (TypeError, ValueError) as error:
             assert not str(error).startswith(f"{name}:"), advice  # noqa: PT017
 
 
 def refused(kind, message, p, name, **changed):
     """check_refused of a function with arguments that fit, but for those that are changed."""
-    values = arguments(p, name)
+    operands = arguments(p, name)
     if name in RESULTS:
-        values["out"] = as_out(name, outs(p, name))
+        operands["out"] = as_out(name, outs(p, name))
     run = functools.partial(dry, name) if name in RESULTS else None
-    check_refused(kind, message, function_of(name), values | changed, run)
+    check_refused(kind, message, function_of(name), operands | changed, run)

@@ -12,11 +12,14 @@ from bn_ext.specs import ngraph, onednn_graph, tensorflow
 
 #: {module: {dtype of the data: dtypes of the vectors, which must be all alike}}
 TYPES = {
-    onednn_graph: {"float32": ["float32"], "float16": ["float32"],
-                   "bfloat16": ["float32", "bfloat16"]},
+    onednn_graph: {
+        "float32": ["float32"],
+        "float16": ["float32"],
+        "bfloat16": ["float32", "bfloat16"],
+    },
     ngraph: {name: [name] for name in ("float32", "float64", "float16", "bfloat16")},
     tensorflow: {name: ["float32"] for name in ("float32", "float16", "bfloat16")},
-}  # fmt: skip
+}
 
 
 class Sheet:
