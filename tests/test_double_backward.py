@@ -33,7 +33,7 @@ def run(p, **changed):
 def exact(p, is_training=True, **changed):
     operands = {name: getattr(p, name) for name in NAMES}
     return reference.batch_norm_double_backward(
-        **{**given, **changed},
+        **{**operands, **changed},
         epsilon=EPSILON,
         axis=p.axis,
         is_training=is_training,

@@ -15,7 +15,7 @@ from bn_ext._dtypes import dtype_of
 from bn_ext.testing import check_backward, check_double_backward, check_forward
 from bn_ext.testing._cases import ARITHMETICS, OPERANDS, RECIPES, Case, Kind
 
-pytestmark = [pytest.mark.quick, needs_long_double]
+pytestmark = [pytest.mark.fast, pytest.mark.any_level, needs_long_double]
 
 CHECKS = {
     "training": (check_forward, {}),

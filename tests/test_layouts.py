@@ -286,6 +286,7 @@ def test_copies_in_pieces(rng, data, dims):
                 out=(out, None, None),
                 num_threads=num_threads,
             )
+            assert team_of(num_threads) == num_threads
             assert all_bits(grads) == all_bits(dense)
             own = np.frombuffer(out.tobytes(), np.uint8)
             assert np.count_nonzero(out.base) == np.count_nonzero(own)  # no gap is written

@@ -13,7 +13,7 @@ from bn_ext.testing import _formulas as formulas, _limits as limits
 from bn_ext.testing._cases import RECIPES, TENSORS, Kind, standard_cases
 from bn_ext.testing._report import run
 
-pytestmark = [pytest.mark.quick, needs_long_double]
+pytestmark = [pytest.mark.fast, pytest.mark.any_level, needs_long_double]
 
 KINDS = {
     "training": Kind("training"),

@@ -10,7 +10,7 @@ import bn_ext
 from bn_ext import GradientSums, Statistics
 from bn_ext.testing import check_backward
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.fast, pytest.mark.any_level]
 
 COUNT = 150  # channels: more than any loop takes at a time
 PLACES = 0, 64, COUNT - 1
