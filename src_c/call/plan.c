@@ -273,14 +273,14 @@ static void divide(bn_plan *plan, int threads) {
     plan->columns[WRITE] = plan->by_runs[WRITE] ? 0 : columns_of(plan, written);
     plan->rows_per_write = plan->joint ? rows_to_write(plan, threads) : 0;
     plan->schedule = schedule_of(plan, threads);
+    plan->part = INT64_MAX;
     if (plan->strided)
         divide_copies(plan);
     plan->abreast = writes_abreast(plan);
     plan->dense =
         (plan->joint || plan->schedule.tiles == 1) && !long_runs && !plan->abreast && is_dense(p);
     /* A ring's planes are whole cache lines; so are their halves if the dtype is paired. */
-    if (plan->passes & RESULTS && !plan->by_runs[WRITE] &&
-        (plan->kernels->paired || (plan->dense && order->rows > 1)))
+    if (plan->passes & RESULTS && !plan->by_runs[WRITE])
         plan->ring =
             round_up((plan->columns[WRITE] << (plan->columns[WRITE] & 1)) + BN_RING_PAD, 32);
 }

@@ -34,7 +34,7 @@ static int add_box(bn_box box[BN_BOXES], int64_t rows, int64_t repeats, int64_t 
     if (repeats == 0)
         return 1;
     box[1] = box[0];
-    bn_pass_repeats(&box[1], box->repeats);
+    bn_move(&box[1].at, box->next_repeat, box->repeats);
     box[1].rows = (int)rows;
     box[1].repeats = repeats;
     box[1].cols = cols;
@@ -124,11 +124,8 @@ typedef void sum_of_rows(const bn_task *t, int64_t positions);
 /* The last row may have fewer than `each` positions. */
 static void sum_all_rows(const bn_task *t, int64_t each, sum_of_rows *sum) {
     bn_task left = *t;
-    int64_t by[BN_OPERANDS];
     left.chunk.positions = t->chunk.positions % each;
-    for (int o = 0; o < BN_OPERANDS; o++)
-        by[o] = (t->chunk.positions - left.chunk.positions) * t->next_position[o];
-    bn_move(&left.at, by);
+    bn_move(&left.at, t->next_position, t->chunk.positions - left.chunk.positions);
     if (t->chunk.positions >= each)
         sum(t, each);
     if (left.chunk.positions > 0)

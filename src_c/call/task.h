@@ -27,14 +27,6 @@ static inline bn_box bn_first_row(const bn_task *t, int64_t cols) {
     return box;
 }
 
-/* Move a box by so many repeats. */
-static inline void bn_pass_repeats(bn_box *box, int64_t repeats) {
-    int64_t by[BN_OPERANDS];
-    for (int o = 0; o < BN_OPERANDS; o++)
-        by[o] = repeats * box->next_repeat[o];
-    bn_move(&box->at, by);
-}
-
 /* Sum the task's chunk, to the chunk's own sums. */
 void bn_sum(const bn_task *t);
 

@@ -30,7 +30,7 @@ static int64_t ring_shift(const bn_plan *plan) {
 /* The coefficients of the task's channels, laid out by columns or as a ring. */
 static bn_coefs expanded(const bn_task *t, bn_pass pass) {
     const bn_plan *plan = t->plan;
-    const bool ring = pass == WRITE && plan->ring;
+    const bool ring = pass == WRITE;
     const int64_t n = t->chunk.channels, run = plan->problem->run;
     const char *channel = t->room->channels.coefs + t->chunk.channel * plan->number_bytes;
     const int64_t columns = columns_of(plan, n), period = columns << (columns & 1);
@@ -109,15 +109,12 @@ static bn_task task_of(const bn_room *room, int me, bn_pass pass, formula f, bn_
     const bn_problem *p = plan->problem;
     bn_task t = {plan, room, &room->scratch[me], f, chunk, .index = 0};
     t.coefs = coefs_of(&t, pass);
-    int64_t by[BN_OPERANDS];
-    for (int o = 0; o < BN_OPERANDS; o++) {
-        t.at.data[o] = p->data[o];
-        t.next_position[o] = p->next_position[o];
-        t.next_channel[o] = p->next_channel[o];
-        by[o] = chunk.position * p->next_position[o] + chunk.channel * p->next_channel[o] +
-                chunk.x * bn_next_element(o, plan->element_bytes);
-    }
-    bn_move(&t.at, by);
+    memcpy(t.at.data, p->data, sizeof t.at.data);
+    memcpy(t.next_position, p->next_position, sizeof t.next_position);
+    memcpy(t.next_channel, p->next_channel, sizeof t.next_channel);
+    bn_move(&t.at, t.next_position, chunk.position);
+    bn_move(&t.at, t.next_channel, chunk.channel);
+    bn_move_elements(&t.at, chunk.x, plan->element_bytes);
     for (int o = 0; plan->strided >> o; o++)
         if (plan->strided >> o & 1)
             walk_copy(&t, o);
@@ -145,13 +142,9 @@ static void write_part(const bn_room *room, int me, bn_chunk chunk) {
             bn_copy_chunk(&room->strided[o], plan->problem, &chunk, t.scratch->copy[o]);
 }
 
-/* If operands are strided, a chunk is written in parts that fit the copies. */
+/* A chunk is written in parts that fit the copies of strided operands. */
 static void write_chunk(const bn_room *room, int me, bn_chunk chunk) {
     const bn_plan *plan = room->plan;
-    if (!plan->strided) {
-        write_part(room, me, chunk);
-        return;
-    }
     const int64_t channels =
         plan->by_runs[WRITE] ? at_least(plan->part / chunk.n, 1) : chunk.channels;
     const int64_t end = chunk.channel + chunk.channels, last = chunk.position + chunk.positions;

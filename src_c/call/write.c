@@ -16,7 +16,7 @@ static int64_t write_abreast(const bn_task *t, bn_box *box, int64_t n) {
         four.next_repeat[o] = BN_ABREAST * box->next_repeat[o];
     }
     write_box(t, &four);
-    bn_pass_repeats(box, BN_ABREAST * four.repeats);
+    bn_move(&box->at, box->next_repeat, BN_ABREAST * four.repeats);
     return n - BN_ABREAST * four.repeats;
 }
 

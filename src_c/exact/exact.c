@@ -101,14 +101,12 @@ void bn_sum_exactly(bn_exact *e, const bn_box *box, const bn_coefs *coefs) {
                 /* The data to prefetch: further columns, then rows, then a later channel. */
                 const bool more = x + cols < all, last = by_runs && row + rows >= box->rows;
                 const int64_t next = more ? cols : -x, down = more ? 0 : last ? -row : rows;
-                int64_t by[BN_OPERANDS];
-                for (int o = 0; o < BN_OPERANDS; o++) {
-                    by[o] = c * box->next_channel[o] + row * box->next_row[o] +
-                            x * bn_next_element(o, e->element_bytes);
+                for (int o = 0; o < BN_OPERANDS; o++)
                     b.ahead[o] = next * e->element_bytes + down * box->next_row[o] +
                                  (last && !more ? ahead * box->next_channel[o] : 0);
-                }
-                bn_move(&b.at, by);
+                bn_move(&b.at, box->next_channel, c);
+                bn_move(&b.at, box->next_row, row);
+                bn_move_elements(&b.at, x, e->element_bytes);
                 const int64_t column = by_runs ? c : x;
                 const bn_coefs own = {(const char *)coefs->column + column * e->number_bytes,
                                       coefs->stride, coefs->period, coefs->layout};

@@ -57,21 +57,28 @@ static inline int64_t bn_next_element(int operand, int64_t element_bytes) {
     return operand == BN_GATE ? 1 : element_bytes;
 }
 
-/* Move a place by a distance of each operand. Addresses are computed as integers, because operands
- * that a pass does not touch may be NULL. */
-static inline void bn_move(bn_place *at, const int64_t by[BN_OPERANDS]) {
+/* Move a place `times` times a distance of each operand. Addresses are computed as integers,
+ * because operands that a pass does not touch may be NULL. */
+static inline void bn_move(bn_place *at, const int64_t by[BN_OPERANDS], int64_t times) {
     for (int o = 0; o < BN_OPERANDS; o++)
         if (o != BN_GATE)
-            at->data[o] = (char *)((uintptr_t)at->data[o] + (uintptr_t)by[o]);
-    at->bit += by[BN_GATE];
+            at->data[o] = (char *)((uintptr_t)at->data[o] + (uintptr_t)(times * by[o]));
+    at->bit += times * by[BN_GATE];
+}
+
+static inline void bn_move_elements(bn_place *at, int64_t elements, int64_t element_bytes) {
+    int64_t by[BN_OPERANDS];
+    for (int o = 0; o < BN_OPERANDS; o++)
+        by[o] = bn_next_element(o, element_bytes);
+    bn_move(at, by, elements);
 }
 
 /* Numbers of a ring past its period: enough for a step of spans.inc, at most four units of 32. */
 enum { BN_RING_PAD = 128 };
 
 /* Coefficients: for each, a plane of `stride` numbers in the arithmetic type (double for BN_F64,
- * else float). Kernels that sum take them BY_COLUMNS, or ONE_FOR_ALL for runs of one channel.
- * Kernels that write take any layout, except BY_COLUMNS for a `paired` dtype. */
+ * else float). Kernels that sum take them BY_COLUMNS, those that write AS_RING; or, for runs of one
+ * channel, ONE_FOR_ALL. */
 typedef enum {
     BY_COLUMNS,
     AS_RING,     /* wraps around after `period` columns, an even number */
