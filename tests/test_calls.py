@@ -27,7 +27,7 @@ every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 def operands(rng, shape, data_format, layout):
     """A problem in float64 that is laid out as `layout` says."""
     p = members.problem(rng, shape, data_format, "float64")
-    where = {"order": (1, 0, 2)} if layout == "other order" else {"layout": layout}
+    where = {"order": (1, 0, 2)} if layout == "other order" else {"memory": layout}
     return members.laid(
         p, lambda array: placed(array, **where), lambda array: placed(array, "spread")
     )
