@@ -1,5 +1,6 @@
 """Rows of python -m benchmarks: packages in processes of their own, views, more operations."""
 
+import ast
 import json
 import math
 import os
@@ -316,3 +317,42 @@ def test_a_row_that_stays_slower_fails(capsys, monkeypatch, worst, status):
         f"4 rows, geometric mean {mean:.3f}, worst {worst:.2f}, 1 beyond 1.05, {status} beyond 1.10"
     )
     assert err.startswith("BUSY: in 1 of 4 rows a median is over 2 times")
+
+
+# ---- findings in other packages -----------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(conformance.FINDINGS.glob("*.py")), ids=lambda p: p.stem)
+def test_a_finding_is_a_small_program_of_its_package(path):
+    """It does without bn_ext; what it prints is beside it, the package's version first."""
+    text = path.read_text()
+    assert len(text.splitlines()) <= 25
+    names = {name.split(".")[0] for name in re.findall(r"^ *(?:from|import) (\S+)", text, re.M)}
+    assert "bn_ext" not in text
+    assert "benchmarks" not in text
+    ast.parse(text)
+    printed = path.with_suffix(".txt").read_text()
+    package = path.stem.partition("_")[0]
+    assert re.match(rf"{package} [\d.]+", printed)
+    assert package in names
+    assert printed.endswith("\n")
+    assert "Traceback" not in printed
+
+
+def test_every_mistake_of_a_package_has_its_program():
+    said, rows = conformance.load()
+    for cause, modules in conformance.grouped(rows, own_rule=False).items():
+        for module in modules:
+            package = module.removesuffix("_channels_last")
+            assert (conformance.FINDINGS / f"{package}_{cause.program}.py").is_file(), cause
+            assert f"[{package}_{cause.program}.py]" in conformance.mistakes(said, rows)
+
+
+def test_a_program_that_crashes_keeps_what_it_printed(tmp_path):
+    program = tmp_path / "one.py"
+    program.write_text(
+        "import os\nprint('a', flush=True)\nprint('\\n\\ntrace', flush=True)\nos.abort()"
+    )
+    assert conformance.printed(program) == "a\nthe process ends: SIGABRT\n"
+    program.write_text("print(1)\nprint(2)")
+    assert conformance.printed(program) == "1\n2\n"
