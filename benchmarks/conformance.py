@@ -70,19 +70,19 @@ CAUSES = [
     Cause(
         r"(tensorflow|keras_tensorflow|sonnet|tinygrad) double",
         "the mean in the variance counts as constant", program="moments",
-        known=f"TensorFlow's [note]({TF}/pull/19609) says that it changes no gradient, true of "
-        f"the first; it was asked about in [#24508]({TF}/pull/24508). On torch, "
-        "Keras had it and has [mended](https://github.com/keras-team/keras/pull/19102) it.",
+        known=f"TensorFlow's [note]({TF}/pull/19609) says that this changes no gradient, true of "
+        f"the first; somebody [asked]({TF}/pull/24508). Keras has "
+        "[mended](https://github.com/keras-team/keras/pull/19102) its like on torch.",
     ),
     Cause(r"dezero double", "rstd counts as constant", program="rstd"),
     Cause(
         r"paddle \S+ one row", "src or diff_dst is returned as it is; other results are 0",
         program="one_row",
-        known="Decided in [#11445](https://github.com/PaddlePaddle/Paddle/issues/11445).",
+        known="Meant so since [#11445](https://github.com/PaddlePaddle/Paddle/issues/11445).",
     ),
     Cause(
         r"chainer double", "a division by gamma, which may be 0 or NaN", program="gamma",
-        known="[#3275](https://github.com/chainer/chainer/pull/3275) brought it.",
+        known="It came with [#3275](https://github.com/chainer/chainer/pull/3275).",
     ),
     Cause(r"ncnn \S+ NaN in vec", "a deviation of NaN counts as 0.0001", program="nan"),
     Cause(
@@ -125,7 +125,7 @@ def rows_of(module, operation, layout, own):
     load = partial(imported, f"{adapters.__name__}.{module}:{operation}")
     report = child.run(load, partial(standard_cases, kind), arithmetic="float32",
                        narrow=False, repeats=1, same_bits=False, strided=False,
-                       timeout=600)  # fmt: skip
+                       timeout=3000)  # fmt: skip
     right, rows = {}, []
     for found in report._cases().values():
         worst, name = found[0], found[0].case.removesuffix(", float32")
@@ -256,16 +256,18 @@ def mistakes(said, rows):
     for cause in sorted(groups, key=CAUSES.index):
         lines = []
         for module, own in groups[cause].items():
-            operations = dict.fromkeys(OPERATIONS[row.operation].lower() for row in own)
-            more = f" and {len(own) - 1} more" * (len(own) > 1)
-            lines.append(f"{said[module]['name']}: {', '.join(operations)}; {own[0].case}{more}")
+            for operation in dict.fromkeys(row.operation for row in own):
+                cases = [row.case for row in own if row.operation == operation]
+                total = sum(int(r[4]) for r in rows if r[:2] == [module, operation])
+                where = cases[0] if len(cases) == 1 else f"{len(cases)} of {total} cases"
+                lines.append(f"{said[module]['name']}: {OPERATIONS[operation].lower()}, {where}")
         text = f"### {cause.text[0].upper()}{cause.text[1:]}\n\n"
         text += "".join(f"- {line}\n" for line in lines)
         for program in sorted(FINDINGS.glob(f"*_{cause.program}.py")):
             path = f"../{program.relative_to(pages.ROOT)}"
             text += f"\n[{program.name}]({path}):\n\n"
             text += f"```text\n{program.with_suffix('.txt').read_text()}```\n"
-        parts.append(text + f"\n{cause.known}\n" * bool(cause.known))
+        parts.append(text + f"\n{textwrap.fill(cause.known, 120)}\n" * bool(cause.known))
     return "\n".join(parts)
 
 

@@ -7,7 +7,7 @@ torch's, ONNX's and Hypothesis's own checks are run, where these are installed; 
 benchdnn's are followed, with their shapes, numbers and limits.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -515,6 +515,7 @@ PRACTICES = {
         differs(*k, shape, rtol=1e-4, atol=1e-6)
         for shape in ((8, 4), (100, 7), (4, 5, 5, 3), (2, 16, 16, 32), (1000, 33))),
     "Hypothesis with `numpy.allclose`": hypothesized,
+    "the same, rtol and atol 1e-3": partial(hypothesized, rtol=1e-3, atol=1e-3),
     "torch's `gradcheck`": gradcheck,
     "the samples of torch's tests": opinfo,
     "ONNX's backend cases": onnx_backend,
