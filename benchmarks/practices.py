@@ -7,6 +7,7 @@ torch's, ONNX's and Hypothesis's own checks are run, where these are installed; 
 benchdnn's are followed, with their shapes, numbers and limits.
 """
 
+import textwrap
 from functools import cache, partial
 
 import numpy as np
@@ -76,9 +77,12 @@ def rows_of(terms, part):
     return f"{terms}.sum(axes)", f"{terms}.reshape(-1, C)[{part}].sum(0)"
 
 
+RETURN = "; return "
+
+
 def results(name, place, value="0"):
     """Before it returns, part of a result is something else."""
-    return "return ", f"{name}{place} = {value}; return "
+    return "return ", f"{name}{place} = {value}{RETURN}"
 
 
 #: {operation: changes of the text that make a mistake}
@@ -545,7 +549,7 @@ def draw(path, lines):
             ours = name == "bn_ext.testing"
             panel.barh(place, finds or 0, 0.4, color="#1f6fb2" if ours else "#8a9bab")
             panel.barh(place, -(wrong or 0), 0.4, color="#d9534f")
-            panel.text(0, place - 0.32, name.replace("`", ""), size=8,
+            panel.text(1, place - 0.32, name.replace("`", ""), size=8,
                        weight="bold" if ours else "normal")  # fmt: skip
             panel.text((finds or 0) + 1, place, finds, size=8, va="center")
             panel.text(-(wrong or 0) - 1, place, wrong, size=8, va="center", ha="right")
@@ -559,10 +563,8 @@ def draw(path, lines):
 
 
 def report(options):
-    """Write table and picture; name what the judge misses, and the right kernels that it calls
-    wrong.
-    """
-    lines = []
+    """Write table and picture; name what the judge misses, or calls wrong."""
+    lines, missed = [], []
     for name, practice in PRACTICES.items():
         try:
             with np.errstate(all="ignore"):
@@ -574,15 +576,15 @@ def report(options):
         lines.append([name, *finds, sum(finds), sum(each[2] for each in styles)])
         print(*lines[-1], flush=True)
         if practice is judge:
-            print("missed:", *(each for each in mistakes if not each[2]), sep="\n")
-            print("called wrong:", *(each for each in styles if each[2]), sep="\n")
+            missed = [f"`{each[1][0][1].removesuffix(RETURN)}`" for each in mistakes if not each[2]]
+            print("called wrong:", *(each[:2] for each in styles if each[2]), sep="\n")
     total, styles = (sum(map(len, table.values())) for table in (MISTAKES, STYLES))
     of_each = [f"{name}, of {len(MISTAKES[op])}" for name, op in zip(NAMES, KERNELS, strict=True)]
     heading = ["practice", *of_each, f"finds, of {total}", f"calls wrong, of {styles} right"]
     said = pages.run(["torch", "onnx", "hypothesis"])
     pages.write_rows("practices", said, heading, lines)
     table = pages.markdown([heading[0], *heading[-2:]], [[a[0], *a[-2:]] for a in lines])
-    pages.put(
-        "practices", "docs/howto/reference_for_kernels.md", f"{table}\n\n{pages.short(said)}.\n"
-    )
+    text = f"{pages.short(said)}. bn_ext.testing misses {', '.join(missed) or 'none'}."
+    text = textwrap.fill(text, 120, break_on_hyphens=False)
+    pages.put("practices", "docs/howto/reference_for_kernels.md", f"{table}\n\n{text}\n")
     draw(pages.ROOT / "docs" / "howto" / "practices.svg", lines)
