@@ -10,6 +10,7 @@
     python -m benchmarks --report memory                   of training steps: docs/howto
     python -m benchmarks --report networks                 steps of networks in torch: docs/howto
     python -m benchmarks --report numpy_networks           in NumPy: docs/figures.md
+    python -m benchmarks --report practices                who finds how many mistakes: docs/howto
 
 Timing and table are those of `bn-ext bench`, but each package runs in a process of its own; these
 take turns. The floor is a loop that reads and writes what the operation must, and nothing else, on
@@ -41,7 +42,10 @@ LIKEWISE = {
         "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
     }
 }
-REPORTS = "accuracy", "conformance", "exact", "figures", "memory", "networks", "numpy_networks"
+REPORTS = (
+    "accuracy", "conformance", "exact", "figures", "memory", "networks", "numpy_networks",
+    "practices",
+)  # fmt: skip
 
 
 def rows(options):

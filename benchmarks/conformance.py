@@ -2,7 +2,9 @@
 
 The packages of benchmarks/adapters that are installed here are called, each operation in a process
 of its own; their rows replace those in docs/who_passes.csv, of which page and picture are made. So
-every package can have an environment of its own, in which it is measured alone:
+every package can have an environment of its own, in which it is measured alone. There, programs of
+examples/findings are run, too, which show a mistake without bn_ext; what they print stands beside
+them.
 
     python -m benchmarks.conformance paddle
     python -m benchmarks.conformance              makes page and picture
@@ -12,6 +14,8 @@ import csv
 import json
 import multiprocessing
 import re
+import signal
+import subprocess
 import sys
 import textwrap
 from collections import namedtuple
@@ -31,6 +35,7 @@ from . import adapters, pages
 
 CSV = pages.ROOT / "docs" / "who_passes.csv"
 PAGE = "docs/who_passes.md"
+FINDINGS = pages.ROOT / "examples" / "findings"
 Row = namedtuple(
     "Row",
     "module operation verdict arithmetic cases case result where element got expected share reason",
@@ -50,27 +55,45 @@ class Cause(NamedTuple):
     text: str
     #: The package decided so, where nobody says what is right.
     own_rule: bool = False
+    #: examples/findings/MODULE_PROGRAM.py show it.
+    program: str = ""
+    #: Where the public knows of it, or of what is alike.
+    known: str = ""
 
 
+TF, TORCH = "https://github.com/tensorflow/tensorflow", "https://github.com/pytorch/pytorch"
 CAUSES = [
     Cause(r"\S+ \S+ (sub|small ).*: -?0$", "Subnormal numbers become 0", own_rule=True),
     Cause(r"\S+ \S+ (empty|no pos).*: nan$", "Of an empty batch, diff_gamma is NaN", own_rule=True),
     Cause(r"keras_(tensor|jax).* constant with.*: inf$", "1 / 0 times 0 is Inf", own_rule=True),
-    Cause(r"\S+ backward small src: (nan|inf)$", "the cube of rstd overflows"),
-    Cause(r"torch\S* backward empty batch", "an integer division by zero"),
-    Cause(
-        r"(keras_tensorflow|sonnet|tinygrad) double", "the mean in the variance counts as constant"
-    ),
-    Cause(r"dezero double", "rstd counts as constant"),
-    Cause(r"chainer double", "a division by gamma, which may be 0 or NaN"),
-    Cause(
-        r"mindspore double\S+ empty|paddle double\S+ (empty|no pos)", "an integer division by zero"
-    ),
-    Cause(r"ncnn \S+ no pos", "an image of no numbers"),
-    Cause(r"ncnn \S+ NaN in vec", "a deviation of NaN counts as 0.0001"),
     Cause(r"opencv \S+ (empty|no pos)", "Of an empty batch, there is no result", own_rule=True),
-    Cause(r"paddle \S+ one row", "src or diff_dst is returned as it is; other results are 0"),
-]
+    Cause(
+        r"(tensorflow|keras_tensorflow|sonnet|tinygrad) double",
+        "the mean in the variance counts as constant", program="moments",
+        known=f"TensorFlow's [note]({TF}/pull/19609) says that this changes no gradient, true of "
+        f"the first; somebody [asked]({TF}/pull/24508). Keras has "
+        "[mended](https://github.com/keras-team/keras/pull/19102) its like on torch.",
+    ),
+    Cause(r"dezero double", "rstd counts as constant", program="rstd"),
+    Cause(
+        r"paddle \S+ one row", "src or diff_dst is returned as it is; other results are 0",
+        program="one_row",
+        known="Meant so since [#11445](https://github.com/PaddlePaddle/Paddle/issues/11445).",
+    ),
+    Cause(
+        r"chainer double", "a division by gamma, which may be 0 or NaN", program="gamma",
+        known="It came with [#3275](https://github.com/chainer/chainer/pull/3275).",
+    ),
+    Cause(r"ncnn \S+ NaN in vec", "a deviation of NaN counts as 0.0001", program="nan"),
+    Cause(
+        r"torch\S* backward empty|mindspore double\S+ empty|paddle double\S+ (empty|no pos)|"
+        r"ncnn \S+ no pos",
+        "an empty batch, or images without positions, end the process", program="empty",
+        known="torch's own function does not call the operator then; "
+        f"[#95324]({TORCH}/pull/95324) was to mend it.",
+    ),
+    Cause("", "not looked at yet"),
+]  # fmt: skip
 
 # ---- measured ------------------------------------------------------------------------
 
@@ -78,31 +101,22 @@ CAUSES = [
 def facts(module):
     """What an adapter says of its package; None if that is not installed here."""
     try:
-        found = import_module(f"{adapters.__name__}.{module}")
+        adapter = import_module(f"{adapters.__name__}.{module}")
     except ImportError:
         return None
-    if not hasattr(found, "NAME"):
+    if not hasattr(adapter, "NAME"):
         return None  # what several have in common
     return {
-        "name": found.NAME, "layout": found.LAYOUT, "own": found.OWN, "date": str(date.today()),
-        "operations": [op for op in OPERATIONS if hasattr(found, op)],
-        "versions": pages.versions(found.PACKAGES),
+        "name": adapter.NAME, "layout": adapter.LAYOUT, "own": adapter.OWN, "date": str(date.today()),
+        "operations": [op for op in OPERATIONS if hasattr(adapter, op)],
+        "versions": pages.versions(adapter.PACKAGES),
         "machine": bn_ext.show_config(mode="dicts")["processor"],
     }  # fmt: skip
 
 
 def kind_of(operation, layout, own):
-    more = {"is_training": operation != "inference", "own_statistics": operation in own}
-    return Kind(operation, layout, **more)
-
-
-def command(module, operation, layout, own):
-    """What repeats an operation of a package."""
-    words = [f"bn-ext check benchmarks.adapters.{module}:{operation}"]
-    words += [f"--op {operation.replace('_', '-')}"]
-    words += ["--layout NCX"] * (layout == "NCX")
-    words += ["--own-statistics"] * (operation in own)
-    return " ".join(words)
+    mode = {"is_training": operation != "inference", "own_statistics": operation in own}
+    return Kind(operation, layout, **mode)
 
 
 def rows_of(module, operation, layout, own):
@@ -110,12 +124,13 @@ def rows_of(module, operation, layout, own):
     kind = kind_of(operation, layout, own)
     load = partial(imported, f"{adapters.__name__}.{module}:{operation}")
     report = child.run(load, partial(standard_cases, kind), arithmetic="float32",
-                       narrow=False, repeats=1, same_bits=False, strided=False)  # fmt: skip
+                       narrow=False, repeats=1, same_bits=False, strided=False,
+                       timeout=3000)  # fmt: skip
     right, rows = {}, []
-    for found in report._cases().values():
-        worst, name = found[0], found[0].case.removesuffix(", float32")
+    for findings in report._cases().values():
+        worst, name = findings[0], findings[0].case.removesuffix(", float32")
         if worst.verdict == "right":
-            kinds = [each.arithmetic for each in found]
+            kinds = [each.arithmetic for each in findings]
             weakest = "float32" if "float32" in kinds else "double"
             right[weakest] = right.get(weakest, 0) + 1
             continue
@@ -137,17 +152,17 @@ def load():
     if not CSV.exists():
         return {}, []
     lines = CSV.read_text(encoding="utf-8").splitlines()
-    said = (line.removeprefix("# ").partition(": ") for line in lines if line.startswith("# "))
+    noted = (line.removeprefix("# ").partition(": ") for line in lines if line.startswith("# "))
     rows = [*csv.reader(line for line in lines if not line.startswith("# "))]
-    found = {module: json.loads(text) for module, _, text in said}
-    return dict(sorted(found.items(), key=lambda each: each[1]["name"].lower())), rows[1:]
+    packages = {module: json.loads(text) for module, _, text in noted}
+    return dict(sorted(packages.items(), key=lambda each: each[1]["name"].lower())), rows[1:]
 
 
-def save(said, rows):
-    order = [*said]
+def save(packages, rows):
+    order = [*packages]
     rows.sort(key=lambda row: (order.index(row[0]), [*OPERATIONS].index(row[1])))
     with CSV.open("w", newline="", encoding="utf-8") as file:
-        for module, about in said.items():
+        for module, about in packages.items():
             file.write(f"# {module}: {json.dumps(about)}\n")
         csv.writer(file, lineterminator="\n").writerows([Row._fields, *rows])
 
@@ -161,93 +176,110 @@ def measure(modules):
         if about is None:
             print(f"{module}: not installed", flush=True)
             continue
-        found = []
+        measured = []
         for operation in about["operations"]:
-            found += rows_of(module, operation, about["layout"], about["own"])
-            print(module, operation, counts(found, operation), flush=True)
-        said, rows = load()  # others may have written meanwhile
-        said[module] = about
-        save(said, [*(row for row in rows if row[0] != module), *found])
+            measured += rows_of(module, operation, about["layout"], about["own"])
+            print(module, operation, counts(measured, operation), flush=True)
+        packages, rows = load()  # others may have written meanwhile
+        packages[module] = about
+        save(packages, [*(row for row in rows if row[0] != module), *measured])
+        for program in sorted(FINDINGS.glob(f"{module}_*.py")):
+            program.with_suffix(".txt").write_text(printed(program))
+
+
+def printed(program):
+    """What a program prints, up to the trace of a crash, and how it ends if not well."""
+    run = subprocess.run([sys.executable, program], stdout=subprocess.PIPE, text=True)
+    text = run.stdout.partition("\n\n")[0].rstrip() + "\n"
+    if run.returncode:
+        ended = signal.Signals(-run.returncode).name if run.returncode < 0 else run.returncode
+        text += f"the process ends: {ended}\n"
+    return text
 
 
 # ---- what is made of it ---------------------------------------------------------------
 
-#: {column: the verdicts that count, and what a right result's arithmetic is}, the worst first: a
-#: phone shows few columns.
+#: {column: the verdicts that count}, the worst first: a phone shows few columns.
 COLUMNS = {
-    "wrong": (["wrong"], ""), "crashed": (["crashed"], ""), "refused": (["refused", "raised"], ""),
-    "own rule": (["own rule"], ""), "weaker": (["weaker"], ""),
-    "right, float32": (["right"], "float32"), "right, double": (["right"], "double"),
+    "wrong": ["wrong", "crashed"], "range": ["range"], "weaker": ["weaker"],
+    "own rule": ["own rule"], "refused": ["refused", "raised"], "right": ["right"],
 }  # fmt: skip
 
 
 def cause_of(row):
     words = f"{row.module} {row.operation} {row.case}: {row.got}"
-    known = (cause for cause in CAUSES if re.match(cause.pattern, words))
-    return next(known, Cause("", "not looked at yet"))
+    return next(cause for cause in CAUSES if re.match(cause.pattern, words))
 
 
-def counts(rows, operation=None):
+def counts(rows, operation):
     """{column: how many cases}"""
-    found = dict.fromkeys(COLUMNS, 0)
+    numbers = dict.fromkeys(COLUMNS, 0)
     for row in map(Row._make, rows):
         own_rule = row.verdict == "wrong" and cause_of(row).own_rule
         verdict = "own rule" if own_rule else row.verdict
-        for name, (verdicts, arithmetic) in COLUMNS.items():
-            if operation in (None, row.operation) and verdict in verdicts:
-                found[name] += int(row.cases) * (arithmetic in ("", row.arithmetic))
-    return found
+        for name, verdicts in COLUMNS.items():
+            numbers[name] += int(row.cases) * (operation == row.operation and verdict in verdicts)
+    return numbers
 
 
-def tables(said, rows):
-    """Markdown: a table for each operation."""
-    parts, by = [], {module: [row for row in rows if row[0] == module] for module in said}
+def name_of(about):
+    return f"**{about['name']}**" if about["name"] == "bn_ext" else about["name"]
+
+
+def tables(packages, rows):
+    """Markdown: a table for each operation; packages with mistakes first."""
+    parts, by = [], {module: [row for row in rows if row[0] == module] for module in packages}
     for operation, title in OPERATIONS.items():
         lines = [
-            [about["name"], *(n or "" for n in counts(by[module], operation).values())]
-            for module, about in said.items()
+            [name_of(about), *(n or "" for n in counts(by[module], operation).values())]
+            for module, about in packages.items()
             if operation in about["operations"]
         ]
+        lines.sort(key=lambda line: -(line[1] or 0))
         parts.append(f"### {title}\n\n{pages.markdown(['package', *COLUMNS], lines)}\n")
     return "\n".join(parts)
 
 
 def grouped(rows, *, own_rule):
-    """{(module, operation, cause): its rows} of what is wrong, or of own rules."""
-    found = {}
+    """{cause: {module: its rows}} of what is wrong, or of own rules"""
+    groups = {}
     for row in map(Row._make, rows):
         cause = cause_of(row)
         if row.verdict in ("wrong", "crashed") and cause.own_rule == own_rule:
-            found.setdefault((row.module, row.operation, cause), []).append(row)
-    return found
+            groups.setdefault(cause, {}).setdefault(row.module, []).append(row)
+    return groups
 
 
-def mistakes(said, rows):
-    """Markdown: what is wrong, and what crashed; the worst element of each cause."""
-    lines = []
-    for (module, operation, cause), group in grouped(rows, own_rule=False).items():
-        worst = max(group, key=lambda row: float(row.share or "inf"))
-        shown = worst.reason or (
-            f"{worst.result} {worst.element}: {worst.got} instead of {worst.expected}"
-        )
-        more = f" and {len(group) - 1} more" * (len(group) > 1)
-        about = said[module]
-        again = command(module, operation, about["layout"], about["own"])
-        lines.append([
-            about["name"], OPERATIONS[operation].lower(), worst.case + more, shown, cause.text,
-            f"`{again}`",
-        ])  # fmt: skip
-    heading = ["package", "operation", "cases", "worst element", "what it is", "to repeat it"]
-    return pages.markdown(heading, lines) + "\n"
+def mistakes(packages, rows):
+    """Markdown: what is wrong, and what crashed; what the programs print."""
+    parts, groups = [], grouped(rows, own_rule=False)
+    for cause in sorted(groups, key=CAUSES.index):
+        lines = []
+        for module, own in groups[cause].items():
+            for operation in dict.fromkeys(row.operation for row in own):
+                cases = [row.case for row in own if row.operation == operation]
+                total = sum(int(r[4]) for r in rows if r[:2] == [module, operation])
+                where = cases[0] if len(cases) == 1 else f"{len(cases)} of {total} cases"
+                lines.append(
+                    f"{packages[module]['name']}: {OPERATIONS[operation].lower()}, {where}"
+                )
+        text = f"### {cause.text[0].upper()}{cause.text[1:]}\n\n"
+        text += "".join(f"- {line}\n" for line in lines)
+        for program in sorted(FINDINGS.glob(f"*_{cause.program}.py")):
+            path = f"../{program.relative_to(pages.ROOT)}"
+            text += f"\n[{program.name}]({path}):\n\n"
+            text += f"```text\n{program.with_suffix('.txt').read_text()}```\n"
+        parts.append(text + f"\n{textwrap.fill(cause.known, 120)}\n" * bool(cause.known))
+    return "\n".join(parts)
 
 
-def own_rules(said, rows):
+def own_rules(packages, rows):
     """Markdown: who has which rule of its own."""
     names = {}
-    for module, _, cause in grouped(rows, own_rule=True):
-        names.setdefault(cause.text, {})[said[module]["name"]] = None
+    for cause, by in grouped(rows, own_rule=True).items():
+        names[cause.text] = [packages[module]["name"] for module in packages if module in by]
     fill = partial(textwrap.fill, width=120, subsequent_indent="  ")
-    return "".join(fill(f"- {text}: {', '.join(of)}.") + "\n" for text, of in names.items())
+    return "".join(fill(f"- {text}: {', '.join(who)}.") + "\n" for text, who in names.items())
 
 
 #: {kind of cases in the picture: what the names of its cases contain}; the last takes all others.
@@ -258,15 +290,16 @@ CASES = {
 }  # fmt: skip
 #: {what a square of the picture says: its colour}, the worst last.
 COLOURS = {
-    "right": "#1f6fb2", "weaker, own rule": "#a9cce8", "refused": "#cfcfcf", "wrong": "#d9534f",
+    "right": "#1f6fb2", "weaker, own rule": "#a9cce8", "refused": "#cfcfcf", "range": "#e2b23c",
+    "wrong": "#d9534f",
 }  # fmt: skip
 
 
-def worst(said, rows):
+def worst(packages, rows):
     """{(module, operation, kind of cases): the worst COLOURS of its cases}"""
     squares = {
         (module, operation, kind): "right"
-        for module, about in said.items() for operation in about["operations"] for kind in CASES
+        for module, about in packages.items() for operation in about["operations"] for kind in CASES
     }  # fmt: skip
     names, order = {"raised": "refused", "crashed": "wrong"}, [*COLOURS]
     for row in map(Row._make, rows):
@@ -280,12 +313,15 @@ def worst(said, rows):
     return squares
 
 
-def draw(said, rows, path):
-    """Draw a table: a row for each package, bn_ext's first, a column for each kind of cases of each
-    operation, a square for the worst of them.
+def draw(packages, rows, path):
+    """Draw a table: a row for each package, bn_ext's first, then those with most that is wrong; a
+    column for each kind of cases of each operation, a square for the worst of them.
     """
-    squares = worst(said, rows)
-    modules = sorted(said, key=lambda module: said[module]["name"] != "bn_ext")
+    squares = worst(packages, rows)
+    wrong = [module for (module, *_), colour in squares.items() if colour == "wrong"]
+    modules = sorted(
+        packages, key=lambda name: (packages[name]["name"] != "bn_ext", -wrong.count(name))
+    )
     starts = {operation: k * (len(CASES) + 0.8) for k, operation in enumerate(OPERATIONS)}
     # A little wider than a phone: a larger picture would have larger words than a page elsewhere.
     with pages.picture(path, size=(4.5, 5.6), dpi=100) as (figure, panels):
@@ -303,23 +339,24 @@ def draw(said, rows, path):
             panel.text(start + len(CASES) / 2 - 0.5, len(modules) + 0.4, title, ha="center", size=8)
         panel.set_xticks([start + k for start in starts.values() for k in range(len(CASES))],
                          [*CASES] * len(starts), rotation=90)  # fmt: skip
-        panel.set_yticks(range(len(modules)), [said[module]["name"] for module in modules])
+        panel.set_yticks(range(len(modules)), [packages[module]["name"] for module in modules])
         panel.get_yticklabels()[0].set_fontweight("bold")
         panel.xaxis.tick_top()
         panel.set_xlim(-0.6, max(starts.values()) + len(CASES) - 0.4)
         panel.set_ylim(len(modules) + 0.4, -0.6)
         panel.spines[:].set_visible(False)
         panel.tick_params(labelsize=7, length=0, pad=2)
-        figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False,
+        figure.legend(loc="outside lower center", ncols=5, fontsize=7.5, frameon=False,
                       handletextpad=0.1, columnspacing=1)  # fmt: skip
 
 
-def versions(said, rows):
-    """Markdown: the versions of packages, and the machines."""
-    machines = ", ".join(dict.fromkeys(about["machine"] for about in said.values()))
-    lines = [[about["name"], about["versions"], about["date"]] for about in said.values()]
-    table = pages.markdown(["package", "versions", "day"], lines)
-    return f"On {machines}:\n\n{table}\n"
+def versions(packages, rows):
+    """Markdown: the versions of packages, machines and days."""
+    where = [
+        ", ".join(dict.fromkeys(a[fact] for a in packages.values())) for fact in ("machine", "date")
+    ]
+    lines = [[about["name"], about["versions"].partition(", ")[2]] for about in packages.values()]
+    return f"On {', '.join(where)}:\n\n{pages.markdown(['package', 'versions'], lines)}\n"
 
 
 #: {mark in the page: what makes its text}
@@ -328,10 +365,10 @@ PARTS = {"counts": tables, "mistakes": mistakes, "own rules": own_rules, "versio
 
 def write():
     """Make page and picture of the file."""
-    said, rows = load()
+    packages, rows = load()
     for mark, text in PARTS.items():
-        pages.put(mark, PAGE, text(said, rows))
-    draw(said, rows, pages.ROOT / "docs" / "who_passes.svg")
+        pages.put(mark, PAGE, text(packages, rows))
+    draw(packages, rows, pages.ROOT / "docs" / "who_passes.svg")
 
 
 def report(options):

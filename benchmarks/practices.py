@@ -1,13 +1,14 @@
 """How many planted mistakes the practices of testing find, and whether they pass right kernels.
 
-    python -m benchmarks.practices      prints the table; ten minutes of CPU time
+    python -m benchmarks --report practices
 
 Mistakes are of the kinds that people report in public; each is a change of a right kernel's text.
-torch's, ONNX's and KernelBench's practices are followed here with their shapes, numbers and
-tolerances, not run.
+torch's, ONNX's and Hypothesis's own checks are run, where these are installed; KernelBench's and
+benchdnn's are followed, with their shapes, numbers and limits.
 """
 
-from functools import partial
+import textwrap
+from functools import cache, partial
 
 import numpy as np
 
@@ -76,9 +77,12 @@ def rows_of(terms, part):
     return f"{terms}.sum(axes)", f"{terms}.reshape(-1, C)[{part}].sum(0)"
 
 
+RETURN = "; return "
+
+
 def results(name, place, value="0"):
     """Before it returns, part of a result is something else."""
-    return "return ", f"{name}{place} = {value}; return "
+    return "return ", f"{name}{place} = {value}{RETURN}"
 
 
 #: {operation: changes of the text that make a mistake}
@@ -227,47 +231,65 @@ def kernel_with(text, changes):
 
 # ---- practices -----------------------------------------------------------------------------
 
+INPUTS = {
+    "training": ("src", "gamma", "beta"), "inference": ("src", "mean", "variance", "gamma", "beta"),
+    "backward": ("src", "diff_dst", "mean", "variance", "gamma"),
+    "double_backward": ("src", "diff_dst", "mean", "variance", "gamma", "ggx", "ggg", "ggb"),
+}  # fmt: skip
 
-def differs(operation, kernel, shape, draw, rtol, atol, number=np.float32, epsilon=1e-5):
-    """Does a result differ from what is right, by more than the tolerances?"""
-    rng = np.random.default_rng(1)
-    draw, channels = partial(draw, rng), shape[-1]
-    src = draw(shape).astype(number)
-    gamma, beta, ggg, ggb = (draw(channels).astype(number) for _ in range(4))
-    mean, variance = (a.astype(number) for a in (draw(channels), abs(draw(channels)) + 0.5))
-    if operation.endswith("backward"):
-        axes = tuple(range(src.ndim - 1))
-        mean, variance = src.mean(axes), src.var(axes)
-    diff_dst, ggx = (draw(shape).astype(number) for _ in range(2))
-    arrays = {
-        "training": (src, gamma, beta), "inference": (src, mean, variance, gamma, beta),
-        "backward": (src, diff_dst, mean, variance, gamma),
-        "double_backward": (src, diff_dst, mean, variance, gamma, ggx, ggg, ggb),
-    }[operation]  # fmt: skip
-    right = getattr(formulas, f"batch_norm_{operation}")(*arrays, epsilon=epsilon)
+
+def right(operation, arrays, epsilon):
+    """What is right, in double."""
+    return getattr(formulas, f"batch_norm_{operation}")(*arrays, epsilon=epsilon)
+
+
+def called(operation, kernel, arrays, epsilon):
+    """The results of a kernel."""
     results = kernel(*arrays, epsilon=epsilon)
-    results = results if isinstance(results, tuple) else (results,)
-    return not all(
-        np.allclose(a, b, rtol, atol, equal_nan=True) for a, b in zip(results, right, strict=False)
+    return results if isinstance(results, tuple) else (results,)
+
+
+def statistics_of(src):
+    rows = src.reshape(-1, src.shape[-1])
+    return rows.mean(0), rows.var(0)
+
+
+def inputs_of(operation, draw, shape, number=np.float32):
+    """What a kernel takes, of draw(name, shape); statistics of a gradient are those of src."""
+    arrays = {}
+    for name in INPUTS[operation]:
+        like_src = name in ("src", "diff_dst", "ggx")
+        arrays[name] = np.asarray(draw(name, shape if like_src else shape[-1:]), number)
+    if operation.endswith("backward"):
+        arrays["mean"], arrays["variance"] = statistics_of(arrays["src"])
+    return tuple(arrays.values())
+
+
+@cache
+def problem(operation, shape, draw, seed, epsilon):
+    """Random arrays, of draw(rng, shape), and what is right for them."""
+    rng = np.random.default_rng(seed)
+
+    def drawn(name, shape):
+        numbers = draw(rng, shape)
+        return abs(numbers) + 0.5 if name == "variance" else numbers
+
+    arrays = inputs_of(operation, drawn, shape)
+    return arrays, right(operation, arrays, epsilon)
+
+
+def differs(
+    operation, kernel, shape, draw=np.random.Generator.standard_normal, *, rtol, atol, seed=1
+):
+    """Does a result for random numbers differ from what is right by more than the tolerances?"""
+    arrays, wanted = problem(operation, shape, draw, seed, 1e-5)
+    return not close(called(operation, kernel, arrays, 1e-5), wanted, rtol, atol)
+
+
+def close(results, wanted, rtol=1e-5, atol=1e-8):
+    return all(
+        np.allclose(a, b, rtol, atol, equal_nan=True) for a, b in zip(results, wanted, strict=False)
     )
-
-
-def normal(rng, shape):
-    return rng.standard_normal(shape)
-
-
-def uniform(rng, shape):
-    return rng.random(shape)
-
-
-def nines(rng, shape):
-    return rng.uniform(-9, 9, shape)
-
-
-#: torch's samples of batch_norm, and their epsilons.
-SAMPLES = [
-    ((5, 5, 5), 0.6), ((3, 4, 2), 1e-5), ((3, 1), 1e-5), ((3, 3, 4, 2), 0.5), ((2, 1), 1e-5),
-]  # fmt: skip
 
 
 def judge(operation, kernel):
@@ -284,58 +306,285 @@ def judge(operation, kernel):
 
 
 def gradcheck(operation, kernel):
-    """What finite differences in double tell of a gradient; of a forward pass, nothing."""
-    return operation.endswith("backward") and differs(
-        operation, kernel, (4, 3, 3), normal, 1e-3, 1e-5, np.float64
+    """torch's: the kernel is the gradient of a right function, or has a right gradient."""
+    import torch
+
+    rng, training = np.random.default_rng(1), operation != "inference"
+    src, dy, gamma, beta = (rng.standard_normal(shape) for shape in ((4, 3, 3), (4, 3, 3), 3, 3))
+    leaves = (src, dy, gamma) if operation == "double_backward" else (src, gamma, beta)
+    given = rng.standard_normal(3), rng.random(3) + 0.5
+
+    def forward(src, *rest):
+        statistics = statistics_of(src) if training else given
+        if operation == "double_backward":
+            return right("backward", (src, rest[0], *statistics, rest[1]), 1e-5)[:3]
+        if operation == "backward":
+            return right("training", (src, *rest), 1e-5)[:1]
+        return called(operation, kernel, (src, *(() if training else given), *rest), 1e-5)[:1]
+
+    def back(grads, src, *rest):
+        statistics = statistics_of(src) if training else given
+        if operation == "double_backward":
+            arrays = src, rest[0], *statistics, rest[1], *grads
+            return called(operation, kernel, arrays, 1e-5)
+        arrays = src, *grads, *statistics, rest[0]
+        if operation == "backward":
+            return called(operation, kernel, arrays, 1e-5)
+        return formulas.batch_norm_backward(*arrays, epsilon=1e-5, is_training=training)[:3]
+
+    class Operation(torch.autograd.Function):
+        @staticmethod
+        def forward(context, *tensors):
+            context.save_for_backward(*tensors)
+            results = tuple(torch.from_numpy(a) for a in forward(*(t.numpy() for t in tensors)))
+            return results if len(results) > 1 else results[0]
+
+        @staticmethod
+        def backward(context, *grads):
+            tensors = (t.detach().numpy() for t in context.saved_tensors)
+            return tuple(map(torch.from_numpy, back([g.numpy() for g in grads], *tensors)))
+
+    leaves = [torch.from_numpy(a).requires_grad_() for a in leaves]
+    return not torch.autograd.gradcheck(Operation.apply, leaves, raise_exception=False)
+
+
+def opinfo(operation, kernel):
+    """The samples of torch's tests, and what torch gives for them, to its tolerances."""
+    import torch
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    torch.manual_seed(1)
+    batch_norm = next(op for op in op_db if op.name == "nn.functional.batch_norm")
+    for sample in batch_norm.sample_inputs("cpu", torch.float32):
+        src, (mean, variance, gamma, beta), options = sample.input, sample.args, sample.kwargs
+        training, double = options.get("training", False), operation == "double_backward"
+        if src.ndim < 2 or training == (operation == "inference") or (double and gamma is None):
+            continue
+        leaves = [a.requires_grad_() for a in (src, gamma, beta) if a is not None]
+        dst = batch_norm.op(src, *sample.args, **options)
+        axes = [axis for axis in range(src.ndim) if axis != 1]
+        others = torch.var_mean(src, axes, correction=0)[::-1] if training else (mean, variance)
+        arrays, wanted = (src, *others, gamma, beta), [dst]
+        if operation == "training":
+            arrays, wanted = (src, gamma, beta), [dst, *others]
+        elif operation != "inference":
+            diff_dst = torch.randn_like(src).requires_grad_()
+            wanted = torch.autograd.grad(dst, leaves, diff_dst, create_graph=double)
+            arrays = src, diff_dst, *others, gamma
+            if double:
+                second = [torch.randn_like(a) for a in leaves]
+                arrays = *arrays, *second
+                wanted = torch.autograd.grad(wanted, (src, diff_dst, gamma), second)
+        results = called(operation, kernel, map(channels_last, arrays), options.get("eps", 1e-5))
+        for result, tensor in zip(results, wanted, strict=False):
+            try:
+                torch.testing.assert_close(result, channels_last(tensor), equal_nan=True)
+            except AssertionError:
+                return True
+    return False
+
+
+def channels_last(tensor):
+    """An array of a tensor with channels on axis 1."""
+    if tensor is None:
+        return None
+    array = tensor.detach().numpy()
+    return np.ascontiguousarray(np.moveaxis(array, 1, -1)) if array.ndim > 1 else array
+
+
+@cache
+def onnx_cases():
+    """[(attributes, inputs, outputs, rtol, atol)] of ONNX's backend tests"""
+    from onnx import helper
+    from onnx.backend.test.case.node import collect_testcases
+
+    found = []
+    for case in collect_testcases("BatchNormalization"):
+        attributes = {
+            a.name: helper.get_attribute_value(a) for a in case.model.graph.node[0].attribute
+        }
+        found += [(attributes, *arrays, case.rtol, case.atol) for arrays in case.data_sets]
+    return found
+
+
+def onnx_backend(operation, kernel):
+    """ONNX's cases with their numbers; it has none of gradients."""
+    training, results = operation == "training", []
+    for attributes, (src, gamma, beta, *statistics), wanted, rtol, atol in onnx_cases():
+        if attributes.get("training_mode", 0) != training or operation.endswith("backward"):
+            continue
+        arrays = np.moveaxis(src, 1, -1), *([] if training else statistics), gamma, beta
+        dst, *batch = called(operation, kernel, arrays, attributes.get("epsilon", 1e-5))
+        share = attributes.get("momentum", 0.9)
+        batch = [
+            share * old + (1 - share) * new for old, new in zip(statistics, batch, strict=False)
+        ]
+        results.append(close([np.moveaxis(dst, -1, 1), *batch], wanted, rtol, atol))
+    return not all(results)
+
+
+#: (N, ..., C) of benchdnn's shapes_ci.
+SHAPES_CI = (
+    (2, 32, 32), (5, 27, 33), (2, 28, 28, 256), (4, 17, 16, 200), (2, 12, 12, 12, 16),
+    (1, 4, 6, 6, 19),
+)  # fmt: skip
+
+
+@cache
+def benchdnn_problem(operation, shape):
+    """Its numbers: pairs around a mean that is a power of two, so that statistics are exact;
+    a diff_dst of few whole numbers.
+    """
+    rows, channels = int(np.prod(shape[:-1])), shape[-1]
+    c, place = np.arange(channels), np.arange(rows)[:, None] + 478 * np.arange(channels)
+    powers, rng = 2.0 ** (c % 7), np.random.default_rng(1)
+    bits = min(24, (24 - int(np.ceil(np.log2(rows)))) // 2 - 1)
+    change = (place // 2 * 1637 & (1 << bits) - 1) / (1 << bits) * (1 - place % 2 * 2)
+    src = 0.25 * powers * (1 + change)
+    if rows % 2:
+        src[-1] = 0.25 * powers
+    made = {
+        "src": src, "mean": 0.25 * powers, "gamma": powers / 8,
+        "beta": (c % 3 - 1) * powers / 512, "variance": c % 7 * 2.0,
+    }  # fmt: skip
+    if operation == "inference":
+        made |= {"src": place % 65 - 32.0, "gamma": powers, "beta": (c % 3 - 1) * powers}
+
+    def drawn(name, size):
+        if name in made:
+            return made[name].reshape(size)
+        # Few are not 0; at least 20.
+        kept = rng.random(size) < max(0.05, min(1, 20 / np.prod(size)))
+        return rng.integers(-2, 3, size) * kept
+
+    arrays = inputs_of(operation, drawn, shape)
+    return arrays, right(operation, arrays, 1e-4)
+
+
+def benchdnn(operation, kernel):
+    """Its limits: statistics are exact; of gradients, norms are compared."""
+    if operation == "double_backward":
+        return False  # it has none
+    for shape in SHAPES_CI:
+        arrays, wanted = benchdnn_problem(operation, shape)
+        results = called(operation, kernel, arrays, 1e-4)
+        for k, (result, exact) in enumerate(zip(results, wanted, strict=False)):
+            off, size = abs(result - exact), abs(exact)
+            if operation == "backward":
+                off, size = np.linalg.norm(off), np.linalg.norm(size)
+                limit = 6e-7 if result.ndim > 1 else 5e-6
+            elif k:
+                off, limit = result != exact.astype(result.dtype), 0
+            else:  # what cancels with beta does not count
+                size, limit = np.maximum(size, abs(exact - arrays[-1])), 6e-7
+            if not np.all(off <= limit * size):
+                return True
+    return False
+
+
+def hypothesized(operation, kernel, rtol=1e-5, atol=1e-8):
+    """Arrays that Hypothesis makes up, and numpy.allclose."""
+    from hypothesis import Phase, given, settings, strategies
+    from hypothesis.extra.numpy import array_shapes, arrays
+
+    @settings(
+        max_examples=100, derandomize=True, database=None, deadline=None, phases=[Phase.generate]
     )
+    @given(strategies.data())
+    def check(data):
+        def drawn(name, shape):
+            least = 0.125 if name == "variance" else -100
+            return data.draw(arrays(np.float32, shape, elements=strategies.floats(
+                least, 100, width=32)))  # fmt: skip
+
+        shape = data.draw(array_shapes(min_dims=2, max_dims=4, max_side=6))
+        inputs = inputs_of(operation, drawn, shape)
+        results = called(operation, kernel, inputs, 1e-5)
+        assert close(results, right(operation, inputs, 1e-5), rtol, atol)
+
+    try:
+        check()
+    except AssertionError:
+        return True
+    return False
 
 
+#: {what people do: does it find a mistake in a kernel of this operation?}
 PRACTICES = {
-    "one random comparison, rtol 1e-4":
-        lambda *k: differs(*k, (32, 16), normal, 1e-4, 0),
-    "a gradient check in double, as torch's `gradcheck`": gradcheck,
-    "`rand()` in one shape, as KernelBench":
-        lambda *k: differs(*k, (16, 32, 32, 64), uniform, 1e-4, 1e-4),
+    "one random comparison, rtol 1e-4": lambda *k: differs(*k, (32, 16), rtol=1e-4, atol=0),
+    "five draws of `rand()`, as KernelBench": lambda *k: any(
+        differs(*k, (16, 32, 32, 64), np.random.Generator.random, rtol=1e-4, atol=1e-4, seed=seed)
+        for seed in range(5)),
     "five shapes of normal numbers, rtol 1e-4": lambda *k: any(
-        differs(*k, shape, normal, 1e-4, 1e-6)
+        differs(*k, shape, rtol=1e-4, atol=1e-6)
         for shape in ((8, 4), (100, 7), (4, 5, 5, 3), (2, 16, 16, 32), (1000, 33))),
-    "the samples of torch's tests (OpInfo)": lambda *k: any(
-        differs(*k, shape, nines, 1e-4, 1e-5, epsilon=epsilon) for shape, epsilon in SAMPLES),
-    "ONNX's backend cases": lambda operation, kernel: not operation.endswith("backward") and any(
-        differs(operation, kernel, (2, 4, 5, 3), normal, 1e-3, 1e-7, epsilon=epsilon)
-        for epsilon in (1e-5, 1e-2)),
+    "Hypothesis with `numpy.allclose`": hypothesized,
+    "the same, rtol and atol 1e-3": partial(hypothesized, rtol=1e-3, atol=1e-3),
+    "torch's `gradcheck`": gradcheck,
+    "the samples of torch's tests": opinfo,
+    "ONNX's backend cases": onnx_backend,
+    "benchdnn's shapes and numbers": benchdnn,
     "bn_ext.testing": judge,
 }  # fmt: skip
+NAMES = "forward pass", "inference", "gradient", "its gradient"
 
 
-def main():
-    """Print the table, and name what the judge misses and the right kernels that it calls wrong."""
-    missed, lines = [], []
-    for name, practice in PRACTICES.items():
-        cells, count = [], 0
-        for operation, mistakes in MISTAKES.items():
-            finds = [
-                practice(operation, kernel_with(KERNELS[operation], each)) for each in mistakes
-            ]
-            cells.append(f"{sum(finds)} of {len(finds)}")
-            count += sum(finds)
-            if practice is judge:
-                missed += [
-                    each for each, is_found in zip(mistakes, finds, strict=True) if not is_found
-                ]
-        wrong = [
-            each
-            for operation, styles in STYLES.items()
-            for each in styles
-            if practice(operation, kernel_with(KERNELS[operation], each))
+def tried(practice):
+    """[(operation, changes, does it find them?)] of all mistakes, and the same of right kernels"""
+    return [
+        [
+            (operation, changes, practice(operation, kernel_with(KERNELS[operation], changes)))
+            for operation, kernels in table.items() for changes in kernels
         ]
-        total, styles = (sum(map(len, table.values())) for table in (MISTAKES, STYLES))
-        lines.append([name, *cells, f"{count} of {total}", f"{len(wrong)} of {styles}"])
-        missed += wrong if practice is judge else []
-    print(pages.markdown(["practice", *KERNELS, "all", "right kernels called wrong"], lines))
-    print(*missed, sep="\n")
+        for table in (MISTAKES, STYLES)
+    ]  # fmt: skip
 
 
-if __name__ == "__main__":
-    with np.errstate(all="ignore"):
-        main()
+def draw(path, lines):
+    """Draw what each practice finds, and how many right kernels it calls wrong."""
+    total, styles = (sum(map(len, table.values())) for table in (MISTAKES, STYLES))
+    with pages.picture(path, size=(4.4, 3.4), dpi=100) as (_, panels):
+        (panel,) = panels.flat
+        for place, (name, *_, finds, wrong) in enumerate(lines):
+            ours = name == "bn_ext.testing"
+            panel.barh(place, finds or 0, 0.4, color="#1f6fb2" if ours else "#8a9bab")
+            panel.barh(place, -(wrong or 0), 0.4, color="#d9534f")
+            panel.text(1, place - 0.32, name.replace("`", ""), size=8,
+                       weight="bold" if ours else "normal")  # fmt: skip
+            panel.text((finds or 0) + 1, place, finds, size=8, va="center")
+            panel.text(-(wrong or 0) - 1, place, wrong, size=8, va="center", ha="right")
+        panel.set(
+            xlim=(-styles - 6, total + 8), ylim=(len(lines) - 0.5, -0.8), yticks=[], xticks=[]
+        )
+        panel.axvline(0, color=pages.GREY, linewidth=1)
+        panel.spines[:].set_visible(False)
+        panel.set_title(f"finds, of {total} mistakes", loc="right", size=8)
+        panel.set_title(f"calls wrong,\nof {styles} right", loc="left", size=8)
+
+
+def report(options):
+    """Write table and picture; name what the judge misses, or calls wrong."""
+    lines, missed = [], []
+    for name, practice in PRACTICES.items():
+        try:
+            with np.errstate(all="ignore"):
+                mistakes, styles = tried(practice)
+        except ImportError as error:
+            lines.append([f"{name}: no {error.name} here", *[""] * (len(KERNELS) + 2)])
+            continue
+        finds = [sum(each[2] for each in mistakes if each[0] == op) for op in KERNELS]
+        lines.append([name, *finds, sum(finds), sum(each[2] for each in styles)])
+        print(*lines[-1], flush=True)
+        if practice is judge:
+            missed = [f"`{each[1][0][1].removesuffix(RETURN)}`" for each in mistakes if not each[2]]
+            print("called wrong:", *(each[:2] for each in styles if each[2]), sep="\n")
+    total, styles = (sum(map(len, table.values())) for table in (MISTAKES, STYLES))
+    of_each = [f"{name}, of {len(MISTAKES[op])}" for name, op in zip(NAMES, KERNELS, strict=True)]
+    heading = ["practice", *of_each, f"finds, of {total}", f"calls wrong, of {styles} right"]
+    said = pages.run(["torch", "onnx", "hypothesis"])
+    pages.write_rows("practices", said, heading, lines)
+    table = pages.markdown([heading[0], *heading[-2:]], [[a[0], *a[-2:]] for a in lines])
+    text = f"{pages.short(said)}. bn_ext.testing misses {', '.join(missed) or 'none'}."
+    text = textwrap.fill(text, 120, break_on_hyphens=False)
+    pages.put("practices", "docs/howto/reference_for_kernels.md", f"{table}\n\n{text}\n")
+    draw(pages.ROOT / "docs" / "howto" / "practices.svg", lines)
