@@ -107,8 +107,8 @@ def facts(module):
     if not hasattr(adapter, "NAME"):
         return None  # what several have in common
     return {
-        "name": adapter.NAME, "layout": adapter.LAYOUT, "own": adapter.OWN, "date": str(date.today()),
-        "operations": [op for op in OPERATIONS if hasattr(adapter, op)],
+        "name": adapter.NAME, "layout": adapter.LAYOUT, "own": adapter.OWN,
+        "date": str(date.today()), "operations": [op for op in OPERATIONS if hasattr(adapter, op)],
         "versions": pages.versions(adapter.PACKAGES),
         "machine": bn_ext.show_config(mode="dicts")["processor"],
     }  # fmt: skip

@@ -11,7 +11,7 @@ from oracle import arithmetic, running
 from oracle.arithmetic import GROUP, ROWS
 from oracle.dtypes import Array, Dtype
 from oracle.formulas import KERNELS, SUMS, Kernel, needs
-from oracle.running import ABREAST, PAIRED, REGISTER, Memory, Span
+from oracle.running import ABREAST, REGISTER, Memory, Span
 from oracle.values import Case, case_of
 
 __all__ = ["WrongBitsError", "check_kernels", "demand"]
@@ -145,7 +145,7 @@ def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
     return ran
 
 
-def _spans(dtype: Dtype, columns: int, most: int, turn: int) -> Iterator[Span]:
+def _spans(most: int, turn: int) -> Iterator[Span]:
     """All kinds of spans. The period of rings changes with `turn`."""
     periods = (1, 2, 3, 7, 15, 33, 64, 100, most)
     period = min(periods[turn % len(periods)], most)
@@ -154,8 +154,6 @@ def _spans(dtype: Dtype, columns: int, most: int, turn: int) -> Iterator[Span]:
         if not abreast:
             yield Span("one for all", most, turn % (most - 1), nontemporal, channels=channels)
         yield Span("as a ring", period, 0, nontemporal, abreast)
-        if dtype.name not in PAIRED:
-            yield Span("by columns", most, 0, nontemporal, abreast)
 
 
 def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
@@ -169,7 +167,7 @@ def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gene
     memory = Memory(dtype, rows, most, kernel)
     runs = 0
     for turn, (columns, offset) in enumerate(lengths):
-        for span in _spans(dtype, columns, most, turn):
+        for span in _spans(most, turn):
             operands = memory.views(case, columns, offset, rows)
             running.run_write(isa, formula, case, operands, span)
             cut = {name: bits[:, :columns] for name, bits in case.operands.items()}

@@ -1,6 +1,6 @@
 """Run a single kernel on memory that the caller has laid out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,8 +173,6 @@ def _laid_out(span: Span, dtype: Dtype, coefs: Array) -> tuple[Array, int]:
     """Planes of coefficients as kernels.h describes them, and the period."""
     if span.layout == "one for all":
         return np.ascontiguousarray(span.coefs_of(coefs, span.channels, 1)[:, :, 0]), 1
-    if span.layout == "by columns":
-        return np.ascontiguousarray(coefs[:, : span.period]), span.period
     period = span.period << (span.period & 1)
     n = period + _INTERFACE["ring_pad"]
     ring = arithmetic.expand(coefs[:, : span.period], 1, n, dtype.name in PAIRED)
@@ -187,9 +185,10 @@ def run_write(
     case: Case,
     operands: Mapping[str, Any],
     span: Span,
+    placed: Callable[[Array], Array] = lambda coefs: coefs,
 ) -> None:
     """Write (rows, columns) views of memory. A repeat is a row of each channel of the span, or as
-    many rows as are abreast.
+    many rows as are abreast. Coefficients lie where `placed` copies them.
     """
     rows, columns = operands[OPERANDS[0]].shape
     each = ABREAST if span.abreast else 1
@@ -198,7 +197,7 @@ def run_write(
         isa, case.dtype.name, formula,
         _box(operands, 0, (1, span.channels * each, 1), each, rows // each // span.channels,
              span.channels, columns, span.nontemporal),
-        coefs.view(np.uint8), coefs.shape[1], period, LAYOUTS[span.layout],
+        placed(coefs).view(np.uint8), coefs.shape[1], period, LAYOUTS[span.layout],
     )  # fmt: skip
 
 
