@@ -134,7 +134,8 @@ def of_layer(layer, name, p, num_threads):
 
 def threads_of(work):
     """How many new threads there are, until this one ends."""
-    before = {*os.listdir("/proc/self/task")}  # some may be ending
+    # Some may be ending; a listing skips others while one ends.
+    before = {thread for _ in range(5) for thread in os.listdir("/proc/self/task")}
     work()
     return len({*os.listdir("/proc/self/task")} - before)
 
