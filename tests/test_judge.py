@@ -609,6 +609,7 @@ OTHERS = {
     "NaN in vectors": "max(NaN, 0)",
     "few whole numbers": "nothing is rounded", "8198 rows of whole numbers": "lost rows",
     "70 002 rows of whole numbers": "lost rows",
+    "each of 70 016 rows in a channel": "rows that a variance loses",
     **{name: "shapes of networks" for name in RECIPES if " channels, planes of " in name},
     "NaN in src": "forward", "NaN in src with gamma 0": "forward", "Inf in src": "forward",
     "-Inf in diff_dst": "the sign of Inf",

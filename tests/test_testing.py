@@ -1685,6 +1685,43 @@ def test_a_row_that_a_double_backward_loses_is_found(row):
         assert run(kernel_of("double", lost), cases).summary == "1 wrong"
 
 
+@pytest.mark.parametrize("row", [8198, 12_345, 69_999])
+def test_a_row_that_only_diff_src_loses_is_found(row):
+    """Of the sums that are not returned; no case but the longest shows it."""
+
+    def loses(src, diff_dst, mean, variance, gamma, epsilon, *, of_dy):
+        rstd = 1 / np.sqrt(variance + np.float64(epsilon))
+        xhat = (src - mean) * rstd
+        sums = [diff_dst.sum(0, np.float64), (diff_dst * xhat).sum(0)]
+        lost = (diff_dst[row], 0) if of_dy else (0, diff_dst[row] * xhat[row])
+        through_mean, through_variance = (
+            (whole - part) / len(src) for whole, part in zip(sums, lost, strict=True)
+        )
+        diff_src = gamma * rstd * (diff_dst - (through_mean + xhat * through_variance))
+        return diff_src.astype(src.dtype), sums[1], sums[0]
+
+    name = "70 002 rows of whole numbers"
+    for of_dy in (True, False):
+        cases = standard_cases(Kind("backward"), skip=[*{*RECIPES} - {name}])
+        assert run(partial(loses, of_dy=of_dy), cases).summary == "1 wrong"
+
+
+@pytest.mark.parametrize("row", [9423, 20_000, 47_989])
+@pytest.mark.parametrize("factor", [0, 2])
+def test_a_row_that_a_variance_loses_or_has_twice_is_found(row, factor):
+    def loses(src, gamma, beta, epsilon):
+        src = src.astype(np.float64)
+        squares = (src - src.mean(0)) ** 2
+        squares[row] *= factor
+        variance = squares.mean(0)
+        dst = gamma * (src - src.mean(0)) / np.sqrt(variance + epsilon) + beta
+        return dst.astype(np.float32), src.mean(0), variance
+
+    name = "each of 70 016 rows in a channel"
+    cases = standard_cases(Kind("training"), skip=[*{*RECIPES} - {name}])
+    assert run(loses, cases).summary == "1 wrong"
+
+
 # ---- the smallest program -----------------------------------------------------------------
 
 SCRIPTED = """

@@ -6,6 +6,7 @@ examples/plain_loop.py has the same formulas as loops, element by element; test_
 the two.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -154,12 +155,21 @@ def size_of_xc(src, x, mean, far=None):
         return abs(x - near) + abs(mean - near)
 
 
+def size_of_sum(terms, exact_sums):
+    """(C, 1): what a sum's rounding errors are relative to. If sums are exact, terms that cancel
+    have no errors: it is the sum's own size, or that of as many random terms.
+    """
+    if not exact_sums:
+        return abs(terms).sum(axis=1, keepdims=True)
+    return np.maximum(abs(accurate_sum(terms)), np.sqrt(accurate_sum(terms**2)))
+
+
 def batch_norm_backward(
     src, diff_dst, mean, variance, gamma=None, *, epsilon, axis=-1, is_training=True, gate=None,
-    far=None, wide=np.float64,
+    far=None, exact_sums=False, wide=np.float64,
 ):  # fmt: skip
     """Compute everything in `wide`; the channels are on `axis`. `far`, (C, M), replaces |xc| in the
-    sizes of terms.
+    sizes of terms; exact_sums: of the sums in diff_src, see size_of_sum.
     """
     x, dy = (by_channel(a, axis).astype(wide) for a in (src, diff_dst))
     if gate is not None:
@@ -179,8 +189,9 @@ def batch_norm_backward(
     if is_training:
         diff_src = gamma * rstd * (dy - (through_mean + through_variance))
         sizes = abs(dy) + abs(through_mean) + abs(far * rstd * diff_gamma / m)
-        through_sums = abs(dy).sum(axis=1, keepdims=True)
-        through_sums = through_sums + far * rstd * gamma_terms.sum(axis=1, keepdims=True)
+        through_sums = size_of_sum(dy, exact_sums)
+        products = dy * np.copysign(far, xc) * rstd
+        through_sums = through_sums + far * rstd * size_of_sum(products, exact_sums)
         tiny = 1 + sizes + scale * (1 + far * (1 + rstd**2))
     else:
         diff_src = gamma * rstd * dy
@@ -205,8 +216,7 @@ def batch_norm_double_backward(
     wide=np.float64,
 ):  # fmt: skip
     """The derivative of sum(diff_diff_src diff_src), plus the same for diff_gamma and diff_beta;
-    `far` as in batch_norm_backward. If sums are exact, terms that cancel have no errors: the size
-    of a sum is its own, or that of as many random terms.
+    `far` and `exact_sums` as in batch_norm_backward.
     """
     x, dy, ggx = (by_channel(a, axis).astype(wide) for a in (src, diff_dst, diff_diff_src))
     m = max(1, x.shape[1])
@@ -233,11 +243,7 @@ def batch_norm_double_backward(
         diff_gamma = m * r * (cross + sign * of_g * of_dy + sign * of_g_x * of_dy_x)
         return diff_src, diff_diff_dst, diff_gamma
 
-    def size(terms):
-        if not exact_sums:
-            return abs(terms).sum(axis=1, keepdims=True)
-        return np.maximum(abs(accurate_sum(terms)), np.sqrt(accurate_sum(terms**2)))
-
+    size = partial(size_of_sum, exact_sums=exact_sums)
     far = size_of_xc(src, x, mean, far) * r
     found = of(xhat, dy, ggx, ggg, ggb, gamma, -1, *averages(xhat, accurate_sum))
     terms = [*map(abs, (dy, ggx, ggg, ggb, gamma)), 1, *averages(np.copysign(far, xhat), size)]

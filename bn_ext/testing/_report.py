@@ -14,10 +14,10 @@ import numpy as np
 
 import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES, dtype_of
-from bn_ext.testing._cases import ARITHMETICS, TENSORS, Case, Exact
+from bn_ext.testing._cases import ARITHMETICS, LARGE, TENSORS, Case, Exact
 from bn_ext.testing._limits import arithmetic as number_of, distance, half_ulp
 from bn_ext.testing._script import program
-from bn_ext.testing._variations import Varied, fitting, remains
+from bn_ext.testing._variations import Varied, contradicted, fitting, remains
 from bn_ext.testing._weaker import out_of_range
 
 #: A case's verdict is the first of these that one of its results has; the first four fail.
@@ -115,7 +115,8 @@ class Report:
 
     def script(self) -> str:
         """The smallest program that shows the worst mistake, with exit status 1: at most 40 lines,
-        which need NumPy and the function alone. It takes 10 s at most.
+        which need NumPy (of bfloat16 data, ml_dtypes) and the function alone. It looks for a
+        smaller one for 10 s.
 
         Raises
         ------
@@ -465,6 +466,8 @@ class Trial:
         self.kept: list[tuple[str, str, Any, bytes]] = []
         #: The variations that gave the wrong numbers of all cases before.
         self.left: list[str] | None = None
+        #: Small cases without a fault, before the first that is wrong.
+        self.right: list[tuple[Case, Exact]] = []
         self.worst = (-1.0, "")
         self.smallest: dict[str, tuple[Case, float]] = {}
 
@@ -491,7 +494,9 @@ class Trial:
                     finite = np.isfinite((each.got, each.expected)).all()
                     if finite and each.case == case.name and self.left != []:
                         at = each.result, each.element
-                        self.left = variations = fitting(case, exact(), arrays, at, self.left)
+                        names = fitting(case, exact(), arrays, at, self.left)
+                        self.left = variations = contradicted(names, self.right)
+                        self.right = []
                 bits.add(tuple(each[3] for each in self.kept))
             for each in findings:
                 of = each.case, each.result
@@ -505,6 +510,11 @@ class Trial:
             other, _ = self.smallest.get(each.result, (case, 0))
             if each.case == case.name and case.src.size <= other.src.size:
                 self.smallest[each.result] = case, each.share
+        if all(each.verdict == "right" for each in worst.values()) and 0 < case.src.size <= LARGE:
+            if self.left is None:
+                self.right.append((case, exact()))
+            elif self.left:
+                self.left = variations = contradicted(self.left, [(case, exact())])
         return [*worst.values()], case.name if len(bits) > 1 else "", variations
 
     def program(self, load: str = "") -> str:
@@ -523,7 +533,7 @@ class Trial:
                 for each in judged(case, results, **self.limits)
             )
 
-        return program(self.function, case, result, fails, load=load)
+        return program(self.function, case, result, fails, load=load, strided=self.strided)
 
 
 def run(function: Callable[..., Any], cases: Iterable[Case], **how: Any) -> Report:

@@ -18,10 +18,10 @@ Fails = Callable[[dict[str, Any]], Case | None]
 
 def program(
     function: Callable[..., Any], case: Case, result: str, verdict: Callable[[Case], bool],
-    *, seconds: float = 10, load: str = "",
+    *, seconds: float = 10, load: str = "", strided: bool = False,
 ) -> str:  # fmt: skip
     """A program that needs NumPy and the function alone; `load`: the lines that import it;
-    `verdict`: is the result wrong in a case?
+    `verdict`: is the result wrong in a case? `strided`: tensors have gaps.
     """
     end = time.monotonic() + seconds
     smallest, stopped = case, False
@@ -50,7 +50,8 @@ def program(
 
     if fails(start):  # or given statistics, or exact sums, are what shows it
         _simplified(start, fails)
-    return _text(function, smallest, result, load, stopped * f", stopped after {seconds:g} s")
+    stopping = stopped * f", stopped after {seconds:g} s"
+    return _text(function, smallest, result, load, stopping, strided)
 
 
 def _simplified(arrays: dict[str, Any], fails: Fails) -> None:
@@ -102,7 +103,7 @@ def _simpler(array: Any) -> Iterator[Any]:
             yield np.round(wide / 10.0**digits, count) * 10.0**digits
 
 
-def _text(function: Any, case: Case, result: str, load: str, stopped: str) -> str:
+def _text(function: Any, case: Case, result: str, load: str, stopped: str, strided: bool) -> str:
     """The program, in lines."""
     right, bounds = case.exact()[result]
     number = "float64" if case.data == "float64" else "float32"
@@ -125,26 +126,31 @@ def _text(function: Any, case: Case, result: str, load: str, stopped: str) -> st
             continue
         data = array.dtype.name
         dtype = "ml_dtypes.bfloat16" if data == "bfloat16" else f'"{data}"'
-        lines.append(f"{argument} = np.array({_literal(array)}).astype({dtype})")
+        gaps = ".repeat(2, -1)[..., ::2]" * (strided and argument in TENSORS)
+        lines.append(f"{argument} = {_literal(array)}.astype({dtype}){gaps}")
     given = [*arrays, *(f"{n}={option!r}" for n, option in options.items())]
     given += [f"{n}={n}" for n in case.more]
     lines += [
         f"got = function({', '.join(given)})",
         f"got = got[{case.results.index(result)}] if isinstance(got, (tuple, list)) else got",
         f"got = np.asarray(got, {number!r})",
-        f"right = np.array({_literal(right.astype(number))})",
-        f"limit = np.array({_literal((1.01 * bounds[1]).astype(np.float16))})",
+        f"right = {_literal(right.astype(number))}",
+        f"limit = {_literal(1.01 * bounds[1], '.3g')}",
         f'print("{result}, got:", got, "right:", right, sep="\\n")',
-        "good = (got == right) | (abs(got - right) <= limit) | (np.isnan(got) & np.isnan(right))",
+        'with np.errstate(all="ignore"):',
+        "    near = (got == right) | (abs(got - right) <= limit)",
+        "good = near | (np.isnan(got) & np.isnan(right))",
         "sys.exit(int(not good.all()))",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
-def _literal(array: Any) -> Any:
-    """Nested lists of the shortest numbers."""
-    numbers = [float(str(number)) for number in array.ravel()]
-    return np.array(numbers).reshape(array.shape).tolist()
+def _literal(array: Any, digits: str = "") -> str:
+    """An array of the shortest numbers, or of so many digits, as an expression."""
+    numbers = np.array([float(format(number, digits)) for number in array.ravel()])
+    if numbers.size > 1 and (numbers == numbers[0]).all():
+        return f"np.full({array.shape}, {float(numbers[0])})"
+    return f"np.array({numbers.reshape(array.shape).tolist()})"
 
 
 def _loading(function: Any) -> str:

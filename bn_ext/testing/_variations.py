@@ -242,3 +242,24 @@ def _fits(
         if (finite & ~(abs(got.astype(np.longdouble) - want) <= room)).any():
             return False
     return True
+
+
+def contradicted(names: list[str], right: Iterable[tuple[Case, Mapping[str, Any]]]) -> list[str]:
+    """The variations that are not clearly wrong in a case in which the function is right."""
+    with _core.DefaultMode():
+        for case, exact in right:
+            varied = Varied(case, {name: values for name, (values, _) in exact.items()})
+            names = [name for name in names if not _shows(varied, name, exact)]
+    return names
+
+
+def _shows(varied: Varied, name: str, exact: Mapping[str, Any]) -> bool:
+    try:
+        values = VARIATIONS[name][1](varied)
+    except (TypeError, KeyError):
+        return False
+    return any(
+        (abs(value - exact[result][0]) > 2 * exact[result][1][-1]).any()
+        for result, value in values.items()
+        if result in exact
+    )

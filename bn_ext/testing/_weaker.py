@@ -153,14 +153,14 @@ def gradient_bounds(
     if is_training:
         sums = want.diff_src_sums
         diff_src = diff_src + back(of.grown(PATH * of.unit, 3)) * want.diff_src_terms
-        diff_src += back(of.grown(of.sum, 3)) * sums + (sums - near.diff_src_sums)
+        diff_src += back(of.grown(of.of_products, 3)) * sums + (sums - near.diff_src_sums)
         scale = abs(p.gamma.astype(np.longdouble))[:, None] * rstd
         diff_src += back(np.where(np.isinf(diff_gamma), np.inf, scale * of.far * rstd * lost / m))
         # sum(src - mean) is 0 for the exact mean. Forms that have it as a term, as what is derived
         # node by node, add up what a mean that was rounded leaves, and what they round in it.
         x, mean = p.src.astype(np.longdouble), p.mean.astype(np.longdouble)[:, None]
         left = np.minimum(abs((x - mean).sum(axis=1, keepdims=True)) / m, of.unit * abs(mean))
-        left = left + of.sum * abs(x - mean).sum(axis=1, keepdims=True) / m
+        left = left + of.of_products * abs(x - mean).sum(axis=1, keepdims=True) / m
         diff_src += back(scale * rstd * left * terms / m)
     else:
         diff_src = diff_src + back(of.grown(PATH * of.unit, 1)) * want.diff_src_terms
