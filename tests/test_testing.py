@@ -1,5 +1,6 @@
 """bn_ext.testing passes right kernels and finds wrong ones; the report says where and why."""
 
+import itertools
 import json
 import re
 import shutil
@@ -30,7 +31,7 @@ from bn_ext.specs import ngraph, onednn_graph, tensorflow
 from bn_ext.testing import Report, check_backward, check_double_backward, check_forward
 from bn_ext.testing._cases import ARITHMETICS, RECIPES, RESULTS, Kind, standard_cases
 from bn_ext.testing._operators import OPERATORS, PACKAGES
-from bn_ext.testing._report import run
+from bn_ext.testing._report import called, judged, run
 from bn_ext.testing._variations import VARIATIONS, Varied
 
 pytestmark = [pytest.mark.fast, pytest.mark.any_level, needs_long_double]
@@ -1675,41 +1676,48 @@ def test_zeros_beside_subnormal_numbers_are_no_flush():
     assert "subnormal" not in report.summary
 
 
-@pytest.mark.parametrize("row", [12_345, 69_999])
-def test_a_row_that_a_double_backward_loses_is_found(row):
+def is_wrong(kernel, case, exact):
+    """Is it, without a search for what it is as if?"""
+    return "wrong" in {each.verdict for each in judged(case, called(kernel, case), exact=exact)}
+
+
+def only(operation, name):
+    """The standard case of this name, and what is right for it."""
+    (case,) = standard_cases(Kind(operation), skip=[*{*RECIPES} - {name}])
+    return case, case.exact()
+
+
+def test_a_row_that_a_double_backward_loses_is_found():
     """In any of its sums."""
-    name = "70 002 rows of whole numbers"
-    for terms in ("dy", "g", "(dy * g)", "(dy * xhat)", "(g * xhat)"):
+    case, exact = only("double_backward", "70 002 rows of whole numbers")
+    assert not is_wrong(kernel_of("double"), case, exact)
+    for row, terms in itertools.product(
+        (12_345, 69_999), ("dy", "g", "(dy * g)", "(dy * xhat)", "(g * xhat)")
+    ):
         lost = f"{terms}.sum(axes)", f"np.delete({terms}, {row}, 0).sum(0)"
-        cases = standard_cases(Kind("double_backward"), skip=[*{*RECIPES} - {name}])
-        assert run(kernel_of("double", lost), cases).summary == "1 wrong"
+        assert is_wrong(kernel_of("double", lost), case, exact)
 
 
-@pytest.mark.parametrize("row", [8198, 12_345, 69_999])
-def test_a_row_that_only_diff_src_loses_is_found(row):
+def test_a_row_that_only_diff_src_loses_is_found():
     """Of the sums that are not returned; no case but the longest shows it."""
 
-    def loses(src, diff_dst, mean, variance, gamma, epsilon, *, of_dy):
+    def kernel(src, diff_dst, mean, variance, gamma, epsilon, *, lost, of_dy=True):
         rstd = 1 / np.sqrt(variance + np.float64(epsilon))
         xhat = (src - mean) * rstd
         sums = [diff_dst.sum(0, np.float64), (diff_dst * xhat).sum(0)]
-        lost = (diff_dst[row], 0) if of_dy else (0, diff_dst[row] * xhat[row])
-        through_mean, through_variance = (
-            (whole - part) / len(src) for whole, part in zip(sums, lost, strict=True)
-        )
-        diff_src = gamma * rstd * (diff_dst - (through_mean + xhat * through_variance))
+        kept = [*sums]
+        kept[not of_dy] = kept[not of_dy] - (diff_dst * (1 if of_dy else xhat))[lost].sum(0)
+        diff_src = gamma * rstd * (diff_dst - (kept[0] + xhat * kept[1]) / len(src))
         return diff_src.astype(src.dtype), sums[1], sums[0]
 
-    name = "70 002 rows of whole numbers"
-    for of_dy in (True, False):
-        cases = standard_cases(Kind("backward"), skip=[*{*RECIPES} - {name}])
-        assert run(partial(loses, of_dy=of_dy), cases).summary == "1 wrong"
+    case, exact = only("backward", "70 002 rows of whole numbers")
+    assert not is_wrong(partial(kernel, lost=[]), case, exact)
+    for row, of_dy in itertools.product((8198, 12_345, 69_999), (True, False)):
+        assert is_wrong(partial(kernel, lost=[row], of_dy=of_dy), case, exact)
 
 
-@pytest.mark.parametrize("row", [9423, 20_000, 47_989])
-@pytest.mark.parametrize("factor", [0, 2])
-def test_a_row_that_a_variance_loses_or_has_twice_is_found(row, factor):
-    def loses(src, gamma, beta, epsilon):
+def test_a_row_that_a_variance_loses_or_has_twice_is_found():
+    def kernel(src, gamma, beta, epsilon, *, row=0, factor=1):
         src = src.astype(np.float64)
         squares = (src - src.mean(0)) ** 2
         squares[row] *= factor
@@ -1717,9 +1725,10 @@ def test_a_row_that_a_variance_loses_or_has_twice_is_found(row, factor):
         dst = gamma * (src - src.mean(0)) / np.sqrt(variance + epsilon) + beta
         return dst.astype(np.float32), src.mean(0), variance
 
-    name = "each of 70 016 rows in a channel"
-    cases = standard_cases(Kind("training"), skip=[*{*RECIPES} - {name}])
-    assert run(loses, cases).summary == "1 wrong"
+    case, exact = only("training", "each of 70 016 rows in a channel")
+    assert not is_wrong(kernel, case, exact)
+    for row, factor in ((9423, 0), (20_000, 2), (47_989, 0)):
+        assert is_wrong(partial(kernel, row=row, factor=factor), case, exact)
 
 
 # ---- the smallest program -----------------------------------------------------------------
