@@ -1493,7 +1493,7 @@ MISTAKES = [
 @pytest.mark.parametrize(("said", "name", "changes"), MISTAKES)
 def test_what_a_wrong_function_is_as_if(said, name, changes):
     """Nothing else fits; large cases are needed where sums are long."""
-    large = ["000 rows", "rows of whole", " channels, planes", "300 x 300", "4100 channels"]
+    large = ["000 rows", "70 0", "rows of whole", " channels, planes", "300 x 300", "4100 channels"]
     if not re.search("1024|256|64", said):
         large += ["planes of 1", "257 channels"]
     with pytest.raises(AssertionError, match=f"\nas if {re.escape(said)}\n") as raised:
