@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cases import DATA_DTYPES
 from needs import needs_long_double
-from remembered import _remembered  # noqa: F401
+from remembered import _remembered, case_of, is_wrong  # noqa: F401
 from weak_kernels import SUMS, Kernels
 
 import bn_ext
@@ -35,11 +35,6 @@ def functions(kernels):
         "frozen": partial(kernels.backward, frozen=True),
         "own": partial(kernels.backward, own=True), "double": kernels.double_backward,
     }  # fmt: skip
-
-
-def case_of(kind, name, data="float32"):
-    """A standard case."""
-    return next(standard_cases(kind, data, skip=[*{*RECIPES} - {name}]))
 
 
 @cache
@@ -671,16 +666,6 @@ def counting(row, times):
 def verdicts(function, cases):
     """Those of all results, without a search for what explains them."""
     return {each.verdict for case in cases for each in judged(case, called(function, case))}
-
-
-def is_wrong(function, cases):
-    """Is a result of a case wrong? Vectors are judged first: tensors take long."""
-    for case in cases:
-        results = called(function, case)
-        for name in sorted(results, key=lambda name: np.ndim(results[name])):
-            if judged(case, {name: results[name]})[0].verdict == "wrong":
-                return True
-    return False
 
 
 @pytest.mark.parametrize("name", ["training", "backward", "frozen", "own", "double"])

@@ -18,7 +18,7 @@ from command_line import run as command
 from exact_sums import gradient, rstd, statistics
 from needs import needs_linux, needs_long_double
 from processes import printed_by, python
-from remembered import CASES, _remembered  # noqa: F401
+from remembered import CASES, _remembered, case_of, is_wrong  # noqa: F401
 from sheets import WithDLPack
 from tree import ROOT
 
@@ -31,7 +31,7 @@ from bn_ext.specs import ngraph, onednn_graph, tensorflow
 from bn_ext.testing import Report, check_backward, check_double_backward, check_forward
 from bn_ext.testing._cases import ARITHMETICS, RECIPES, RESULTS, Kind, standard_cases
 from bn_ext.testing._operators import OPERATORS, PACKAGES
-from bn_ext.testing._report import called, judged, run
+from bn_ext.testing._report import run
 from bn_ext.testing._variations import VARIATIONS, Varied
 
 pytestmark = [pytest.mark.fast, pytest.mark.any_level, needs_long_double]
@@ -1584,9 +1584,9 @@ def test_a_mean_in_the_variance_that_is_constant(rng):
         move = np.zeros_like(x)
         move[at] = step
         found[at] = (first(x + move) - first(x - move)) / (2 * step)
-    exact = {name: right for name, (right, _) in case.exact().items()}
-    wrong = VARIATIONS["the mean in the variance is constant"][1](Varied(case, exact))["diff_src"]
-    assert abs(found - wrong).max() < 1e-8 < abs(found - exact["diff_src"]).max()
+    varied = Varied(case, case.exact())
+    wrong = VARIATIONS["the mean in the variance is constant"][1](varied)["diff_src"]
+    assert abs(found - wrong).max() < 1e-8 < abs(found - varied.right["diff_src"]).max()
 
 
 # ---- neither right nor wrong ---------------------------------------------------------------
@@ -1676,26 +1676,15 @@ def test_zeros_beside_subnormal_numbers_are_no_flush():
     assert "subnormal" not in report.summary
 
 
-def is_wrong(kernel, case, exact):
-    """Is it, without a search for what it is as if?"""
-    return "wrong" in {each.verdict for each in judged(case, called(kernel, case), exact=exact)}
-
-
-def only(operation, name):
-    """The standard case of this name, and what is right for it."""
-    (case,) = standard_cases(Kind(operation), skip=[*{*RECIPES} - {name}])
-    return case, case.exact()
-
-
 def test_a_row_that_a_double_backward_loses_is_found():
     """In any of its sums."""
-    case, exact = only("double_backward", "70 002 rows of whole numbers")
-    assert not is_wrong(kernel_of("double"), case, exact)
+    case = case_of(Kind("double_backward"), "70 002 rows of whole numbers")
+    assert not is_wrong(kernel_of("double"), [case])
     for row, terms in itertools.product(
         (12_345, 69_999), ("dy", "g", "(dy * g)", "(dy * xhat)", "(g * xhat)")
     ):
         lost = f"{terms}.sum(axes)", f"np.delete({terms}, {row}, 0).sum(0)"
-        assert is_wrong(kernel_of("double", lost), case, exact)
+        assert is_wrong(kernel_of("double", lost), [case])
 
 
 def test_a_row_that_only_diff_src_loses_is_found():
@@ -1710,10 +1699,10 @@ def test_a_row_that_only_diff_src_loses_is_found():
         diff_src = gamma * rstd * (diff_dst - (kept[0] + xhat * kept[1]) / len(src))
         return diff_src.astype(src.dtype), sums[1], sums[0]
 
-    case, exact = only("backward", "70 002 rows of whole numbers")
-    assert not is_wrong(partial(kernel, lost=[]), case, exact)
+    case = case_of(Kind("backward"), "70 002 rows of whole numbers")
+    assert not is_wrong(partial(kernel, lost=[]), [case])
     for row, of_dy in itertools.product((8198, 12_345, 69_999), (True, False)):
-        assert is_wrong(partial(kernel, lost=[row], of_dy=of_dy), case, exact)
+        assert is_wrong(partial(kernel, lost=[row], of_dy=of_dy), [case])
 
 
 def test_a_row_that_a_variance_loses_or_has_twice_is_found():
@@ -1725,10 +1714,10 @@ def test_a_row_that_a_variance_loses_or_has_twice_is_found():
         dst = gamma * (src - src.mean(0)) / np.sqrt(variance + epsilon) + beta
         return dst.astype(np.float32), src.mean(0), variance
 
-    case, exact = only("training", "each of 70 016 rows in a channel")
-    assert not is_wrong(kernel, case, exact)
+    case = case_of(Kind("training"), "each of 70 016 rows in a channel")
+    assert not is_wrong(kernel, [case])
     for row, factor in ((9423, 0), (20_000, 2), (47_989, 0)):
-        assert is_wrong(partial(kernel, row=row, factor=factor), case, exact)
+        assert is_wrong(partial(kernel, row=row, factor=factor), [case])
 
 
 # ---- the smallest program -----------------------------------------------------------------

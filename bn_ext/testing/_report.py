@@ -57,7 +57,8 @@ class Report:
     arithmetic: str = "float32"
     #: The names of cases whose results differed from call to call.
     differing: list[str] = field(default_factory=list)
-    #: For each case with wrong numbers, the variations that give them.
+    #: For each case with wrong numbers, the variations that give them; for some right cases, those
+    #: that are left.
     variations: list[list[str]] = field(default_factory=list, repr=False)
     #: What makes a program that shows the worst mistake.
     makers: list[Callable[[], str]] = field(default_factory=list, repr=False)
@@ -336,7 +337,7 @@ def _in_range(case: Case, exact: Exact, name: str, array: Any) -> Any:
     """
     with _core.DefaultMode():
         right, limits = exact[name]
-        varied = Varied(case, {name: values for name, (values, _) in exact.items()})
+        varied = Varied(case, exact)
         mask = out_of_range(case.by_channel(varied.arrays), number_of(case.data))
         axes = [axis for axis in range(right.ndim) if axis != case.axis % right.ndim]
         mask = np.expand_dims(mask, axes if right.ndim > 1 else ())
@@ -473,7 +474,8 @@ class Trial:
 
     def tried(self, case: Case) -> tuple[list[Finding], str, list[str] | None]:
         """What was found; the case's name if results differed from call to call; and, if numbers
-        are wrong, the variations that give them, of those that are left.
+        are wrong, the variations that give them, of those that are left; if a small case is right,
+        those that it does not contradict.
         """
         worst: dict[tuple[str, str], Finding] = {}
         bits, exact, variations = set(), cache(case.exact), None

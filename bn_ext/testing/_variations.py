@@ -10,7 +10,7 @@ import numpy as np
 import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing import _formulas, _limits as limits
-from bn_ext.testing._cases import OPERANDS, TENSORS, Case
+from bn_ext.testing._cases import OPERANDS, TENSORS, Case, Exact
 
 #: Without types of its own.
 formulas: Any = _formulas
@@ -20,8 +20,9 @@ Values = dict[str, Any]
 class Varied:
     """A case whose right results can be had for other arguments, in long doubles."""
 
-    def __init__(self, case: Case, right: Values) -> None:
-        self.case, self.right, arrays = case, right, case.judged_arrays()
+    def __init__(self, case: Case, exact: Exact) -> None:
+        self.case, arrays = case, case.judged_arrays()
+        self.right = {name: right for name, (right, _) in exact.items()}
         kind = replace(case.kind, own_statistics=False)
         self.training = kind.operation == "training"
         if self.training:  # as an inference with the batch's statistics, which can be varied
@@ -203,7 +204,7 @@ VARIATIONS: dict[str, tuple[tuple[str, ...], Callable[[Varied], Values]]] = {
 
 
 def fitting(
-    case: Case, exact: Mapping[str, Any], results: Mapping[str, Any], at: Any,
+    case: Case, exact: Exact, results: Mapping[str, Any], at: Any,
     names: Iterable[str] | None,
 ) -> list[str]:  # fmt: skip
     """Which of these variations, or of all, give the results; `at`: a result's element, which is
@@ -212,17 +213,22 @@ def fitting(
     if names is None:
         names = [name for name, (of, _) in VARIATIONS.items() if case.kind.operation in of]
     with _core.DefaultMode():
-        varied = Varied(case, {name: right for name, (right, _) in exact.items()})
+        varied = Varied(case, exact)
         return [name for name in names if _fits(varied, name, exact, results, at)]
 
 
-def _fits(
-    varied: Varied, name: str, exact: Mapping[str, Any], results: Mapping[str, Any], at: Any
-) -> bool:
+def _changed(varied: Varied, name: str) -> Values:
+    """The results that a variation changes; none if it cannot be had."""
     try:
-        values = {**varied.right, **VARIATIONS[name][1](varied)}
+        return VARIATIONS[name][1](varied)
     except (TypeError, KeyError):  # without gamma; no running statistics
-        return False
+        return {}
+
+
+def _fits(
+    varied: Varied, name: str, exact: Exact, results: Mapping[str, Any], at: Any
+) -> bool:  # fmt: skip
+    values = {**varied.right, **_changed(varied, name)}
     result, element = at
     right, bounds = exact[result]
     if not abs(values[result][element] - right[element]) > bounds[0][element]:
@@ -244,22 +250,18 @@ def _fits(
     return True
 
 
-def contradicted(names: list[str], right: Iterable[tuple[Case, Mapping[str, Any]]]) -> list[str]:
+def contradicted(names: list[str], right: Iterable[tuple[Case, Exact]]) -> list[str]:
     """The variations that are not clearly wrong in a case in which the function is right."""
     with _core.DefaultMode():
         for case, exact in right:
-            varied = Varied(case, {name: values for name, (values, _) in exact.items()})
+            varied = Varied(case, exact)
             names = [name for name in names if not _shows(varied, name, exact)]
     return names
 
 
-def _shows(varied: Varied, name: str, exact: Mapping[str, Any]) -> bool:
-    try:
-        values = VARIATIONS[name][1](varied)
-    except (TypeError, KeyError):
-        return False
+def _shows(varied: Varied, name: str, exact: Exact) -> bool:
     return any(
         (abs(value - exact[result][0]) > 2 * exact[result][1][-1]).any()
-        for result, value in values.items()
+        for result, value in _changed(varied, name).items()
         if result in exact
     )

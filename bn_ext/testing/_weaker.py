@@ -30,9 +30,8 @@ class Start(NamedTuple):
 
     unit: Any  # a number, as are the next two
     least: Any  # the smallest normal number: what is smaller may count as 0
-    sum: Any  # the relative error of a sum, in terms of its terms' sizes
-    of_data: Any  # the same, if the terms are numbers of the data
-    of_products: Any  # the same, if they are products of two, and statistics are given
+    of_data: Any  # the relative error of a sum of the data, in terms of its terms' sizes
+    of_products: Any  # the same of products of two, and of all other sums
     mean: Any  # the error of the mean; 0 if it is given
     variance: Any  # the same
     off: Any  # that of src - mean before it is rounded
@@ -85,8 +84,9 @@ def start(p: Any, number: str, *, folded: bool, from_batch: bool, exact: bool = 
     rstd = np.where(lost < 1, np.expm1(np.log1p(-np.where(lost < 1, lost, 0)) / -2), np.inf)
     rstd = (1 + rstd) * (1 + RSTD * u) - 1
     open_ = ((lost >= 1) & (far + off > 0)).any(axis=1)
-    sums = total, data_alone, products
-    return Start(u, least, *sums, of_mean, of_variance, off, rstd, far, top, open_)
+    return Start(
+        u, least, data_alone, products, of_mean, of_variance, off, rstd, far, top, open_
+    )  # fmt: skip
 
 
 def range_of(number: str) -> tuple[Any, Any]:

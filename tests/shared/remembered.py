@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from bn_ext.testing._cases import RECIPES, Case, Kind
+from bn_ext.testing._cases import RECIPES, Case, Kind, standard_cases
+from bn_ext.testing._report import called, judged
 
 #: By all that makes a case. At most MOST are kept, which takes 400 MB.
 CASES: dict = {}
@@ -32,6 +33,21 @@ def solved(case):
         for array in (a for pair in known.values() for a in pair if isinstance(a, np.ndarray)):
             array.flags.writeable = False
     return known
+
+
+def case_of(kind, name, data="float32"):
+    """A standard case."""
+    return next(standard_cases(kind, data, skip=[*{*RECIPES} - {name}]))
+
+
+def is_wrong(function, cases):
+    """Is a result of a case wrong? Vectors are judged first: tensors take long."""
+    for case in cases:
+        results = called(function, case)
+        for name in sorted(results, key=lambda name: np.ndim(results[name])):
+            if judged(case, {name: results[name]})[0].verdict == "wrong":
+                return True
+    return False
 
 
 @pytest.fixture(autouse=True)
