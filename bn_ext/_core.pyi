@@ -52,9 +52,6 @@ def canonical_state(state: NDArray[np.int64], format: StateFormat) -> NDArray[np
 def added_states(
     state: NDArray[np.int64], other: NDArray[np.int64], format: StateFormat
 ) -> NDArray[np.int64]: ...
-def state_without(
-    state: NDArray[np.int64], part: NDArray[np.int64], format: StateFormat, name: str
-) -> NDArray[np.int64]: ...
 def pack_state(
     state: NDArray[np.int64], format: StateFormat
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]: ...

@@ -111,22 +111,6 @@ class _Sums:
 
     __radd__ = __add__
 
-    def __sub__(self, other: Self) -> Self:
-        if type(other) is not type(self):
-            return NotImplemented
-        self._check_whole(other)
-        kind = type(self).__name__
-        if not self.exact:
-            raise TypeError(f"{kind}: expected exact=True for -: the rounding of + stays otherwise")
-        rest = _core.state_without(self._sums, other._sums, self._format, kind)
-        new = self._with(rest, self._count - other._count)
-        try:
-            new._require_possible()
-            _require(self.channels > 0 or new._count >= 0, "count", "at least 0", new._count)
-        except ValueError:
-            raise ValueError(f"{kind}: expected a part of the sum for -, got {other!r}") from None
-        return new
-
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
@@ -205,10 +189,6 @@ class _Sums:
     def _joined(self, other: Self, count: int) -> NDArray[np.float64]:
         """The plain sums of both, which have `count` elements per channel."""
         raise NotImplementedError
-
-    def _require_possible(self) -> None:
-        """Raise a ValueError if no data has these exact sums."""
-        _core.state_sums(self._sums, self._format)
 
 
 class Statistics(_Sums):
@@ -341,9 +321,6 @@ class Statistics(_Sums):
         _core.update_running(
             moments, count, running_mean, running_variance, exponential_avg_factor, correction
         )
-
-    def _require_possible(self) -> None:
-        self._moments()
 
     def _moments(self) -> tuple[NDArray[np.float64], int]:
         """Means, sums of squares about them over `power_above` of the number of elements of each

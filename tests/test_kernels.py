@@ -125,5 +125,5 @@ def test_a_ring_is_not_read_past_its_end(rng, isa, data):
     for columns in range(1, 101):
         case = case_of(STORED[data], 4, columns, rng)
         operands = memory.views(case, columns, 0, 4)
-        span = running.Span("as a ring", columns, abreast=columns % 2 == 1)
+        span = running.Span(columns, abreast=columns % 2 == 1)
         running.run_write(isa, "backward", case, operands, span, at_end)

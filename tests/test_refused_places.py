@@ -85,10 +85,6 @@ OF_CHANNELS = {
         for limb in (-1, -3)}),
     "a flag": (IMPOSSIBLE, {
         "mean": lambda c: with_integer(statistics(), (-3, 1, c), 1).mean}),
-    "a NaN in a part to be taken out": ("^Statistics: expected a part without NaN or Inf", {
-        "-": lambda c: statistics() - statistics(changed(X, c, np.nan))}),
-    "what is no part": ("^Statistics: expected a part of the sum for -", {
-        "-": lambda c: statistics() - statistics(changed(X[:4], c, 1e9))}),
     "a layer's variance": ("^running_variance: expected at least 0, got -1.0 in channel {}$", {
         mode: lambda c, mode=mode: layer_with(c, mode).forward(X) for mode in ("eval", "freeze")}),
     "a loaded variance": ("^running_var: expected at least 0, got array", {

@@ -91,8 +91,6 @@ cdef extern from "exact/state.h" nogil:
     const bn_format bn_formats[BN_DTYPES][BN_KINDS_OF_STATE]
     int64_t bn_state_mismatch(const int64_t *state, const bn_format *format, const bn_problem *p)
     int64_t bn_make_canonical(int64_t *state, const bn_format *format, int64_t channels)
-    int64_t bn_take_out(int64_t *state, const int64_t *part, const bn_format *format,
-                        int64_t channels)
     void bn_fold_signs(int64_t *state, const bn_format *format, int64_t channels)
     void bn_unfold_signs(int64_t *state, const bn_format *format, int64_t channels)
     int64_t bn_round_state(const int64_t *state, const bn_format *format, int64_t channels,

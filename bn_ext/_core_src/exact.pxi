@@ -157,20 +157,6 @@ cdef object of_few_parts(object state, StateFormat format):
     return canonical_state(a, format) if many else a
 
 
-def state_without(state, part, StateFormat format not None, str name):
-    """The canonical state of a total from which a part is taken out. If it was no part, other
-    functions find the result impossible."""
-    rest = canonical_state(state, format)
-    cdef int64_t[:, :, ::1] limbs = rest, taken = canonical_state(part, format)
-    cdef Py_ssize_t channels = limbs.shape[2]
-    if taken.shape[2] != channels:
-        raise ValueError(f"{name}: expected {channels} channels, got {taken.shape[2]}")
-    if channels and bn_take_out(&limbs[0, 0, 0], &taken[0, 0, 0], format.row, channels) >= 0:
-        raise ValueError(
-            f"{name}: expected a part without NaN or Inf for -: other parts may have them, too")
-    return rest
-
-
 def pack_state(state, StateFormat format not None):
     """The state in its canonical form, without limbs that are 0 in all channels; and which rows
     are left."""

@@ -35,7 +35,7 @@ static bn_coefs expanded(const bn_task *t, bn_pass pass) {
     const char *channel = t->room->channels.coefs + t->chunk.channel * plan->number_bytes;
     const int64_t columns = columns_of(plan, n), period = columns << (columns & 1);
     if (columns == n && !ring)
-        return (bn_coefs){channel, plan->problem->channels, columns, BY_COLUMNS};
+        return (bn_coefs){channel, plan->problem->channels, columns, false};
     const int64_t stride = ring ? plan->ring : columns;
     char *to = t->scratch->expanded[pass];
     if (ring)
@@ -47,7 +47,7 @@ static bn_coefs expanded(const bn_task *t, bn_pass pass) {
             (ring ? plan->kernels->expand_ring : plan->kernels->expand_coefs)(plane, n, run, stride,
                                                                               at);
     }
-    return (bn_coefs){to, stride, period, ring ? AS_RING : BY_COLUMNS};
+    return (bn_coefs){to, stride, period, false};
 }
 
 /* A pass takes coefficients per channel, or laid out; a thread keeps a layout for its next task. */
@@ -56,7 +56,7 @@ static bn_coefs coefs_of(const bn_task *t, bn_pass pass) {
     const int64_t from = t->chunk.channel;
     if (plan->by_runs[pass])
         return (bn_coefs){t->room->channels.coefs + from * plan->number_bytes,
-                          plan->problem->channels, 1, ONE_FOR_ALL};
+                          plan->problem->channels, 1, true};
     if (t->scratch->from[pass] != from)
         t->scratch->coefs[pass] = expanded(t, pass);
     t->scratch->from[pass] = from;

@@ -109,7 +109,7 @@ void bn_sum_exactly(bn_exact *e, const bn_box *box, const bn_coefs *coefs) {
                 bn_move_elements(&b.at, x, e->element_bytes);
                 const int64_t column = by_runs ? c : x;
                 const bn_coefs own = {(const char *)coefs->column + column * e->number_bytes,
-                                      coefs->stride, coefs->period, coefs->layout};
+                                      coefs->stride, coefs->period, coefs->one_per_channel};
                 add_portion(e, &b, &own, column);
             }
 }

@@ -100,29 +100,6 @@ int64_t bn_make_canonical(int64_t *state, const bn_format *format, int64_t chann
     return -1;
 }
 
-int64_t bn_take_out(int64_t *state, const int64_t *part, const bn_format *format,
-                    int64_t channels) {
-    const int limbs = format->limbs;
-    const int64_t n = BN_SUMS * channels;
-    for (int64_t i = 0; i < n; i++)
-        if (part[(limbs + BN_FLAGS) * n + i])
-            return i % channels;
-    for (int64_t i = 0; i < limbs * n; i++) {
-        const int64_t d = state[i] - part[i];
-        const bool last = i >= (limbs - 1) * n;
-        state[i] = last ? d : d & BN_LIMB_MASK;
-        if (!last)
-            state[i + n] += d >> BN_LIMB_BITS;
-    }
-    const int64_t counts = (limbs + BN_COUNT_AND_STAMP) * n;
-    for (int64_t i = counts; i < counts + n; i++)
-        state[i] = (int64_t)((uint64_t)state[i] - (uint64_t)part[i]);
-    int64_t *parts = bn_state_row(state, channels, limbs + BN_PARTS_ADDED);
-    for (int64_t c = 0; c < channels; c++)
-        parts[c] = state[counts + c] != 0;
-    return -1;
-}
-
 void bn_fold_signs(int64_t *state, const bn_format *format, int64_t channels) {
     const int64_t n = BN_SUMS * channels;
     for (int64_t i = format->limbs * n - 1; i >= n; i--)
@@ -269,10 +246,5 @@ int64_t bn_round_state(const int64_t *state, const bn_format *format, int64_t ch
             sums[i + j] = rounded(&m);
         }
     }
-    const int64_t *counts = state + (format->limbs + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
-    for (int64_t c = 0; c < channels; c++)
-        if (counts[c] == 1 && sums[c] == 0 && fabs(sums[channels + c]) > 0 &&
-            isfinite(sums[channels + c]))
-            return c;
     return -1;
 }

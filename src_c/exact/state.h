@@ -59,9 +59,7 @@ static inline int64_t *bn_state_row(int64_t *state, int64_t channels, int row) {
 /* Carry, and set each flag to 0 or 1; the state then counts as one part. */
 int64_t bn_make_canonical(int64_t *state, const bn_format *format, int64_t channels);
 
-/* Each sum, rounded to a double once. Also returns a channel of one term whose first sum is 0 but
- * whose second is not: no data has these, because the second sum's term is a multiple of the
- * first's. */
+/* Each sum, rounded to a double once. */
 int64_t bn_round_state(const int64_t *state, const bn_format *format, int64_t channels,
                        double *sums);
 
@@ -70,11 +68,6 @@ int64_t bn_round_state(const int64_t *state, const bn_format *format, int64_t ch
  * whose sum of squares is impossible for its sum. */
 int64_t bn_state_stats(const int64_t *state, const bn_format *format, int64_t channels,
                        double *stats);
-
-/* Take a part out of a total; both are canonical, and so is the result, unless the part was none of
- * this total. Returns a channel in which the part has flags, since a flag of the total does not
- * tell how many parts set it; or -1. */
-int64_t bn_take_out(int64_t *state, const int64_t *part, const bn_format *format, int64_t channels);
 
 /* From a canonical state, make one with fewer rows that are not 0, for pickles: the highest limbs
  * of a negative sum, -1 and all ones, become 0, and the limb below them negative. Then undo that;

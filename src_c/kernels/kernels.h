@@ -34,7 +34,7 @@ typedef struct {
  * own until all rows are added, and neither box has more than BN_GROUP repeats. For exact sums, a
  * box has any number of rows and no repeats; a kernel prefetches what is `ahead`.
  *
- * To write: there is one row or, unless coefficients are ONE_FOR_ALL, there may be BN_ABREAST,
+ * To write: there is one row or, if coefficients are a ring, there may be BN_ABREAST,
  * which are written side by side, so that coefficients are read once. Element i of a row belongs to
  * column i; if coefficients are a ring, columns wrap around. With `nontemporal`, whole registers of
  * a single row bypass the cache; a kernel then prefetches what is `ahead` of what it reads, unless
@@ -77,18 +77,13 @@ static inline void bn_move_elements(bn_place *at, int64_t elements, int64_t elem
 enum { BN_RING_PAD = 128 };
 
 /* Coefficients: for each, a plane of `stride` numbers in the arithmetic type (double for BN_F64,
- * else float). Kernels that sum take them BY_COLUMNS, those that write AS_RING; or, for runs of one
- * channel, ONE_FOR_ALL. */
-typedef enum {
-    BY_COLUMNS,
-    AS_RING,     /* wraps around after `period` columns, an even number */
-    ONE_FOR_ALL, /* each plane has one number per channel */
-} bn_layout;
-
+ * else float). To sum, a plane has a number for each column; to write, these are a ring, which
+ * wraps around after `period` columns, an even number. Or, for runs of one channel, a plane has
+ * `one_per_channel`. */
 typedef struct {
     const void *column;
     int64_t stride, period;
-    bn_layout layout;
+    bool one_per_channel;
 } bn_coefs;
 
 /* Sums by columns, in planes of `stride` doubles: `n` planes, one for each sum of the formula. For
@@ -112,14 +107,14 @@ typedef void bn_sum_kernel(const bn_box *box, int boxes, const bn_coefs *coefs,
 typedef void bn_write_kernel(const bn_box *box, const bn_coefs *coefs);
 
 typedef struct {
-    /* Add to the sums of columns; coefficients are BY_COLUMNS. */
+    /* Add to the sums of columns; coefficients are by columns. */
     bn_sum_kernel *sum[FORMULAS][GATES];
-    /* Set each channel's sums, one column of `sums`; coefficients are ONE_FOR_ALL. */
+    /* Set each channel's sums, one column of `sums`; coefficients are one per channel. */
     bn_sum_kernel *sum_runs[FORMULAS][GATES];
 
     bn_write_kernel *write[FORMULAS][GATES];
 
-    /* Store a portion's terms, with coefficients BY_COLUMNS or ONE_FOR_ALL. */
+    /* Store a portion's terms, with coefficients by columns or one per channel. */
     bn_terms_kernel *terms[FORMULAS][GATES];
     const bn_exact_kernels *exact;
 

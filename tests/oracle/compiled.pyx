@@ -58,13 +58,10 @@ cdef extern from "kernels/kernels.h" nogil:
         int64_t ahead[BN_OPERANDS]
         c_bool folded, nontemporal
 
-    ctypedef enum bn_layout:
-        BY_COLUMNS, AS_RING, ONE_FOR_ALL
-
     ctypedef struct bn_coefs:
         const void *column
         int64_t stride, period
-        bn_layout layout
+        c_bool one_per_channel
 
     ctypedef struct bn_sums:
         double *plane
@@ -130,8 +127,8 @@ cdef formula formula_of(name) except *:
 def interface():
     """Sizes and the table of formulas, from kernels.h and formulas.h, with names for roles.
 
-    "layouts" is {code: name}, for coefficients. "paired" names the dtypes whose coefficients, if
-    laid out AS_RING (kernels.h), have even columns first.
+    "paired" names the dtypes whose coefficients, if they are a ring (kernels.h), have even columns
+    first.
     "formulas" is {formula: (reads, writes, takes)}, "sums" is {formula: number of sums}.
     """
     cdef formula f
@@ -150,7 +147,6 @@ def interface():
         "stretch_bytes": BN_STRETCH_BYTES,
         "sums": sums, "rows": BN_ROWS, "group": BN_GROUP, "abreast": BN_ABREAST, "pad": BN_PAD,
         "ring_pad": BN_RING_PAD,
-        "layouts": {BY_COLUMNS: "by columns", AS_RING: "as a ring", ONE_FOR_ALL: "one for all"},
         "paired": tuple([name for name in DTYPES
                          if kernels_of(ISAS[0], name).paired]),
         "formulas": roles,
@@ -196,7 +192,7 @@ def run_sum_kernel(isa, dtype, name, str how, boxes, const unsigned char[:, ::1]
         kernels.sum[f.base][f.gate] if columns else kernels.sum_runs[f.base][f.gate]
     )
     cdef bn_sums sums = sums_of(planes, group)
-    cdef bn_coefs c = bn_coefs(&coefs[0, 0], stride, 0, BY_COLUMNS if columns else ONE_FOR_ALL)
+    cdef bn_coefs c = bn_coefs(&coefs[0, 0], stride, 0, not columns)
     cdef bn_box[BN_BOXES] box
     cdef int n = len(boxes)
     for i in range(n):
@@ -206,14 +202,14 @@ def run_sum_kernel(isa, dtype, name, str how, boxes, const unsigned char[:, ::1]
 
 
 def run_write_kernel(isa, dtype, name, box, const unsigned char[:, ::1] coefs,
-                     int64_t stride, int64_t period, int layout):
+                     int64_t stride, int64_t period, bint one_per_channel):
     """Run a formula's write kernel. Nothing is checked.
 
-    box, coefs, stride: as for run_sum_kernel. period, layout: see kernels.h.
+    box, coefs, stride: as for run_sum_kernel. period, one_per_channel: see kernels.h.
     """
     cdef formula f = formula_of(name)
     cdef bn_write_kernel *kernel = kernels_of(isa, dtype).write[f.base][f.gate]
-    cdef bn_coefs c = bn_coefs(&coefs[0, 0], stride, period, <bn_layout>layout)
+    cdef bn_coefs c = bn_coefs(&coefs[0, 0], stride, period, one_per_channel)
     cdef bn_box b = box_of(box)
     kernel(&b, &c)
 

@@ -152,8 +152,8 @@ def _spans(most: int, turn: int) -> Iterator[Span]:
     channels = 1 + turn // 2 % 2
     for nontemporal, abreast in product((False, True), repeat=2):
         if not abreast:
-            yield Span("one for all", most, turn % (most - 1), nontemporal, channels=channels)
-        yield Span("as a ring", period, 0, nontemporal, abreast)
+            yield Span(None, turn % (most - 1), nontemporal, channels=channels)
+        yield Span(period, 0, nontemporal, abreast)
 
 
 def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:

@@ -12,7 +12,7 @@ from oracle.formulas import GATE, OPERANDS, Kernel, needs
 from oracle.values import Case
 
 __all__ = [
-    "ABREAST", "LAYOUTS", "PAIRED", "REGISTER", "Bits", "Memory", "Span",
+    "ABREAST", "PAIRED", "REGISTER", "Bits", "Memory", "Span",
     "run_relu_mask", "run_runs", "run_sum", "run_write",
 ]  # fmt: skip
 
@@ -21,8 +21,6 @@ _INTERFACE = compiled.interface()
 Box = tuple[Any, ...]
 #: The rows and the repeats of one or two boxes.
 Parts = tuple[tuple[int, int], ...]
-#: {name: code} of the layouts of coefficients.
-LAYOUTS: dict[str, int] = {name: code for code, name in _INTERFACE["layouts"].items()}
 #: Names of the dtypes whose rings have even columns first.
 PAIRED: tuple[str, ...] = _INTERFACE["paired"]
 #: How many rows a ring may have abreast.
@@ -150,13 +148,13 @@ def run_runs(
 
 @dataclass(frozen=True)
 class Span:
-    """How rows are written: the layout of their coefficients, and more.
+    """How rows are written: what coefficients they have, and more.
 
-    With "one for all", rows belong to `channels` channels in turn, starting with channel `first`.
+    With a period, coefficients are a ring. Without, each row has those of one channel: rows belong
+    to `channels` channels in turn, starting with channel `first`.
     """
 
-    layout: str
-    period: int
+    period: int | None
     first: int = 0
     nontemporal: bool = False
     abreast: bool = False
@@ -164,14 +162,14 @@ class Span:
 
     def coefs_of(self, coefs: Array, rows: int, columns: int) -> Array:
         """The coefficients of each element of (rows, columns)."""
-        if self.layout == "one for all":
+        if self.period is None:
             return coefs[:, self.first + np.arange(rows) % self.channels, None]
         return coefs[:, np.arange(columns) % self.period]
 
 
 def _laid_out(span: Span, dtype: Dtype, coefs: Array) -> tuple[Array, int]:
     """Planes of coefficients as kernels.h describes them, and the period."""
-    if span.layout == "one for all":
+    if span.period is None:
         return np.ascontiguousarray(span.coefs_of(coefs, span.channels, 1)[:, :, 0]), 1
     period = span.period << (span.period & 1)
     n = period + _INTERFACE["ring_pad"]
@@ -197,7 +195,7 @@ def run_write(
         isa, case.dtype.name, formula,
         _box(operands, 0, (1, span.channels * each, 1), each, rows // each // span.channels,
              span.channels, columns, span.nontemporal),
-        placed(coefs).view(np.uint8), coefs.shape[1], period, LAYOUTS[span.layout],
+        placed(coefs).view(np.uint8), coefs.shape[1], period, span.period is None,
     )  # fmt: skip
 
 
