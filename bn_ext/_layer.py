@@ -14,13 +14,12 @@ With `allreduce`, each pass first sums over all processes:
 from __future__ import annotations  # help shows names, not what they stand for
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Never, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex
 
 import numpy as np
 
 import bn_ext._core as _core
 from bn_ext._gated import workspace_size
-from bn_ext._names import find_hint, refuses_other_names, unknown
 from bn_ext._sums import GradientSums, Statistics, total_of
 from bn_ext._typing import Array, DataFormat, DTypeLike, Flag, NDArray
 
@@ -36,11 +35,6 @@ _STATE = {
 _COUNT = "num_batches_tracked", "an integer", 0
 #: What a state can hold, in an int64.
 _MOST_BATCHES = 2**63 - 1
-#: Attributes that other packages may call otherwise.
-_OWN = (
-    "channels", "epsilon", "data_format", "affine", "relu", "exponential_avg_factor", "num_threads",
-    "correction", "training", *_STATE,
-)  # fmt: skip
 
 
 class _Options(NamedTuple):
@@ -125,8 +119,7 @@ class BatchNorm:
     ones, share what is behind `allreduce`; a pickle needs an `allreduce` that can be pickled.
 
     An array that you set as an attribute must be a NumPy array of shape (C,): the next pass checks
-    it. gamma and beta may be None. What depends on arrays cannot change, such as the channels. Nor
-    can you set attributes of other packages, such as momentum, except in a subclass.
+    it. gamma and beta may be None. What depends on arrays cannot change, such as the channels.
 
     Examples
     --------
@@ -150,7 +143,6 @@ class BatchNorm:
     #: Attributes that a subclass does not have -> hint.
     _LACKS: ClassVar[dict[str, str]] = {}
 
-    @refuses_other_names
     def __init__(
         self,
         channels: SupportsIndex,
@@ -166,10 +158,7 @@ class BatchNorm:
         num_threads: int | None = None,
         exact: Flag = False,
         allreduce: Callable[[Any], Any] | None = None,
-        **other: Never,
     ) -> None:
-        if other:
-            raise unknown(BatchNorm, other)
         options = _Options(
             channels=_core.as_index(channels, "channels", "an integer", 1, _MOST_CHANNELS),
             epsilon=_core.as_epsilon(epsilon),
@@ -245,7 +234,6 @@ class BatchNorm:
 
     # ---- passes -----------------------------------------------------------------------
 
-    @refuses_other_names
     def forward(
         self,
         src: Array,
@@ -253,7 +241,6 @@ class BatchNorm:
         *,
         keep: Flag = True,
         track: Flag = True,
-        **other: Never,
     ) -> NDArray[Any]:
         """Normalize a batch.
 
@@ -282,8 +269,6 @@ class BatchNorm:
         MemoryError
             As for these. Running statistics are then unchanged, and `saved` is None.
         """
-        if other:
-            raise unknown(BatchNorm.forward, other)
         keep, track = _core.as_flag(keep, "keep"), _core.as_flag(track, "track")
         data = self._as_data(src)
         added = None if src_1 is None else _core.as_array(src_1, "src_1")
@@ -299,7 +284,7 @@ class BatchNorm:
         """Call `forward`, which a subclass may override."""
         return self.forward(*arguments, **options)
 
-    __call__.__signature__ = forward.__signature__  # type: ignore[attr-defined]
+    __call__.__wrapped__ = forward  # type: ignore[attr-defined]  # for inspect.signature
 
     def _forward(
         self, data: NDArray[Any], added: NDArray[Any] | None, keep: bool, track: bool
@@ -405,14 +390,12 @@ class BatchNorm:
             f"{data.shape}{hint if fits else ''}"
         )
 
-    @refuses_other_names
     def backward(
         self,
         diff_dst: Array,
         saved: Saved | None = None,
         *,
         accumulate: Flag = False,
-        **other: Never,
     ) -> NDArray[Any] | Any:
         """Gradients of a `forward`.
 
@@ -444,8 +427,6 @@ class BatchNorm:
             options, or `allreduce` has not added the same parts in both passes. Nothing has then
             been written.
         """
-        if other:
-            raise unknown(BatchNorm.backward, other)
         saved = self._pass_of(saved)
         diff = _core.as_array(diff_dst, "diff_dst")
         accumulate = _core.as_flag(accumulate, "accumulate")
@@ -598,17 +579,16 @@ class BatchNorm:
     if not TYPE_CHECKING:  # with them, a type checker would accept every attribute
 
         def __getattr__(self, name):
-            """Say what to read instead of what other packages' layers have."""
-            hint = self._LACKS.get(name) or find_hint(name, _OWN)
+            """Say what to do instead of what a subclass lacks."""
+            hint = self._LACKS.get(name, "")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
         def __setattr__(self, name, value):
-            """Refuse what is fixed and, except in a user's subclass, names of others."""
+            """Refuse what is fixed, and what a subclass lacks."""
             if name in _Options._fields and name in vars(self):
                 hint = "fixed when the layer is made; make another BatchNorm"
                 raise AttributeError(f"{name}: {hint}")
-            is_ours = type(self).__module__.partition(".")[0] == "bn_ext"
-            if name in self._LACKS or (is_ours and name not in _OWN and find_hint(name, _OWN)):
+            if name in self._LACKS:
                 self.__getattr__(name)
             super().__setattr__(name, value)
 

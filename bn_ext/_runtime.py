@@ -74,6 +74,13 @@ def _load_core() -> tuple[Any, dict[str, str]]:
     return core, set_by | {name: chosen.format(name) for name in unset}
 
 
+def missing(module: str, error: ImportError, install: str) -> ModuleNotFoundError:
+    """The error for a package that the module of this name needs."""
+    name = module.partition(".")[2]
+    text = f"{module}: expected {name}, got {error!r:.200}; python -m pip install {install}"
+    return ModuleNotFoundError(text, name=name)
+
+
 def available_isas() -> tuple[str, ...]:
     """Names of the instruction-set levels that this CPU can run, lowest first.
 
@@ -125,13 +132,11 @@ def get_isa() -> str:
 def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     """Set how much memory of freed results bn_ext keeps for new results.
 
-    New memory is slow: the system clears each page before a process sees it. For a gradient larger
-    than the cache, clearing takes 0.5 to 0.8 times as long as computing the gradient. So when the
-    last view of a result of 16 MiB or more (1 MiB without glibc) is gone, bn_ext keeps its memory
-    block, and the next result of about that size reuses the block. The pages of kept blocks are
-    offered to the system, which takes them when it needs memory (``MADV_FREE``); until then, they
-    count as used by this process. If an allocation of bn_ext fails, all blocks are released, and
-    it is tried again. At most 64 blocks are kept.
+    New memory is slow: the system clears each page before a process sees it. So when the last view
+    of a result of 16 MiB or more (1 MiB without glibc) is gone, bn_ext keeps its memory block, and
+    the next result of about that size reuses the block. The system takes the pages of kept blocks
+    when it needs memory (``MADV_FREE``); until then, they count as used by this process. At most 64
+    blocks are kept, and none if an allocation of bn_ext would fail.
 
     Parameters
     ----------

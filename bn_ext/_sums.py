@@ -9,12 +9,13 @@ integers, which any engine can add. `+` checks what belongs together; integers t
 added are checked when they are used.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, SupportsFloat, SupportsIndex
+from __future__ import annotations  # help shows names, not what they stand for
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsFloat, SupportsIndex
 
 import numpy as np
 
 import bn_ext._core as _core
-from bn_ext._names import refuses_other_names, unknown
 from bn_ext._typing import Array, DataFormat, Flag, NDArray
 
 #: Doubles count exactly below this.
@@ -258,8 +259,7 @@ class Statistics(_Sums):
     Sums of one part have the bits of `batch_norm_training`. Unless exact, the same parts in the
     same order give the same bits every time, but not always those of one call, and each part's
     variance must be below 1.8e308. For float64 data the mean's low part is kept, so parts lose no
-    digits where the mean is large. If exact, the mean is within 0.5001 ulp of the exact one
-    (subnormal: 1), the variance within 1.51 (near 2**-1022 and below: 2).
+    digits where the mean is large.
 
     Objects with equal values are equal, and so are pickles of exact ones, but for the bits of NaNs
     in a mean. A pickle that was damaged raises a ValueError or TypeError that names what is wrong.
@@ -279,7 +279,6 @@ class Statistics(_Sums):
     __module__ = "bn_ext"
     _OF_MOMENTS = True
 
-    @refuses_other_names
     def __init__(
         self,
         src: Array,
@@ -287,10 +286,7 @@ class Statistics(_Sums):
         data_format: DataFormat | None = None,
         exact: Flag = False,
         num_threads: SupportsIndex | None = None,
-        **other: Never,
     ) -> None:
-        if other:
-            raise unknown(Statistics, other)
         self.exact = _core.as_flag(exact, "exact")
         summed = _core.training_sums(src, data_format, self.exact, num_threads)
         self._sums, self._count, self.dtype = summed
@@ -437,7 +433,6 @@ class GradientSums(_Sums):
     if TYPE_CHECKING:  # `help` would show it
         _mean: NDArray[np.float64]
 
-    @refuses_other_names
     def __init__(
         self,
         src: Array,
@@ -454,10 +449,7 @@ class GradientSums(_Sums):
         variance: Array | None = None,
         gamma: Array | None = None,
         epsilon: SupportsFloat | None = None,
-        **other: Never,
     ) -> None:
-        if other:
-            raise unknown(GradientSums, other)
         self.exact = _core.as_flag(exact, "exact")
         summed = _core.backward_sums(
             src, diff_dst, mean, data_format, self.exact, num_threads, relu, beta, dst, workspace,

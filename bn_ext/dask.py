@@ -11,19 +11,21 @@ In a single graph, each chunk would stay in memory until all are summed. A task 
 each operand and nothing else of that size, because Dask fuses reading into it.
 """
 
+from __future__ import annotations  # help shows names, not what they stand for
+
 import math
 import re
 from functools import partial
 from itertools import cycle, zip_longest
-from typing import Any, Never, SupportsFloat, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
 import bn_ext._core as _core
 import bn_ext._functions as _functions
-from bn_ext._names import missing, refuses_other_names, unknown
 from bn_ext._results import BatchNormGradients, BatchNormTraining
+from bn_ext._runtime import missing
 from bn_ext._sums import GradientSums, Statistics
 from bn_ext._typing import Array, DataFormat, Flag
 
@@ -117,14 +119,12 @@ def _task(function: Any, names: Any, dtype: Any, options: Any, *blocks: Any) -> 
     return result[0] if isinstance(result, tuple) else result
 
 
-@refuses_other_names
 def batch_norm_training(
     src: da.Array, gamma: Array | da.Array | None = None, beta: Array | da.Array | None = None, *,
     epsilon: SupportsFloat, data_format: DataFormat | None = None,
     running_mean: NDArray[Any] | None = None, running_variance: NDArray[Any] | None = None,
     exponential_avg_factor: SupportsFloat | None = None, correction: SupportsIndex | None = None,
     src_1: da.Array | None = None, relu: Flag = False, num_threads: SupportsIndex | None = 1,
-    **other: Never,
 ) -> BatchNormTraining[da.Array]:  # fmt: skip
     """Batch normalization with the statistics of the whole Dask array.
 
@@ -145,8 +145,6 @@ def batch_norm_training(
     >>> mean, dst.compute().round(2)[0]
     (array([ 2., 30.]), array([-1.22, -0.93]))
     """
-    if other:
-        raise unknown(batch_norm_training, other)
     shared: _Named = {"data_format": data_format, "num_threads": num_threads}
     axis, data, vectors, options = _checked(
         _core.training, {"src": src, "src_1": src_1}, {"gamma": gamma, "beta": beta},
@@ -166,13 +164,11 @@ def batch_norm_training(
     return BatchNormTraining(dst, mean, variance)
 
 
-@refuses_other_names
 def batch_norm_inference(
     src: da.Array, mean: Array | da.Array, variance: Array | da.Array,
     gamma: Array | da.Array | None = None, beta: Array | da.Array | None = None, *,
     epsilon: SupportsFloat, data_format: DataFormat | None = None, src_1: da.Array | None = None,
     relu: Flag = False, num_threads: SupportsIndex | None = 1,
-    **other: Never,
 ) -> da.Array:  # fmt: skip
     """Batch normalization with given statistics, for Dask arrays.
 
@@ -191,8 +187,6 @@ def batch_norm_inference(
     array([[0., 1.],
            [1., 3.]])
     """
-    if other:
-        raise unknown(batch_norm_inference, other)
     result: da.Array = _each(_functions.batch_norm_inference, *_checked(
         _core.inference, {"src": src, "src_1": src_1},
         {"mean": mean, "variance": variance, "gamma": gamma, "beta": beta},
@@ -201,13 +195,12 @@ def batch_norm_inference(
     return result
 
 
-@refuses_other_names
 def batch_norm_backward(
     src: da.Array, diff_dst: da.Array, mean: Array | da.Array, variance: Array | da.Array,
     gamma: Array | da.Array | None = None, *, epsilon: SupportsFloat,
     data_format: DataFormat | None = None, is_training: Flag = True, param_grads: Flag = True,
     relu: Flag = False, beta: Array | da.Array | None = None, dst: da.Array | None = None,
-    num_threads: SupportsIndex | None = 1, **other: Never,
+    num_threads: SupportsIndex | None = 1,
 ) -> BatchNormGradients[da.Array]:  # fmt: skip
     """Gradient of batch normalization, for Dask arrays.
 
@@ -233,8 +226,6 @@ def batch_norm_backward(
     >>> grads.diff_beta, grads.diff_src.compute().round(2)[1]
     (array([  14., 4100.]), array([ -0.82, -11.02]))
     """
-    if other:
-        raise unknown(batch_norm_backward, other)
     axis, data, vectors, options = _checked(
         _core.backward, {"src": src, "diff_dst": diff_dst, "dst": dst},
         {"mean": mean, "variance": variance, "gamma": gamma, "beta": beta},

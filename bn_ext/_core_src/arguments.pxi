@@ -136,8 +136,6 @@ cpdef object as_array(object a, str name, bint whole=True):
         return a
     if isinstance(a, ndarray):
         return base_array(a, name, whole)
-    if a is ...:
-        raise TypeError(f"{name}: expected an array; it is missing")
     if isinstance(a, SEQUENCES):
         seen = attempt(&error, UNREAD, _array_of_items, (as_tuples(a, name),))
         if not error:
@@ -213,9 +211,6 @@ cpdef double as_real(object value, str name, str expected, double least=-INFINIT
 
 
 cpdef double as_epsilon(object epsilon, str name="epsilon") except? -1:
-    if epsilon is ...:
-        raise TypeError(f"{name}: expected a finite number >= 0; it is missing and has no default; "
-                        "torch's is 1e-5")
     return as_real(epsilon, name, "a finite number >= 0", 0)
 
 

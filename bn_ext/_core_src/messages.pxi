@@ -11,11 +11,8 @@ cdef str shortened(str text):
 
 
 def shown(value):
-    """A value's repr for a message, shortened; if repr fails, the value's type. What is missing is
-    ``...``."""
+    """A value's repr for a message, shortened; if repr fails, the value's type."""
     cdef bint error
-    if value is ...:
-        return "nothing"
     # reprlib reads no more of nested containers than it shows.
     show = reprlib.repr if isinstance(value, CONTAINERS) else repr
     text = attempt(&error, Exception, show, (value,))

@@ -6,7 +6,7 @@ The extra ``torch`` installs what this module needs. ``import bn_ext`` does not 
 from typing import Any
 
 import bn_ext._core as _core
-from bn_ext._names import missing
+from bn_ext._runtime import missing
 
 try:
     import torch
