@@ -13,6 +13,7 @@ from typing import Any, Literal, SupportsFloat, SupportsIndex, overload
 import numpy as np
 
 import bn_ext._core as _core
+from bn_ext._derivatives import statistics_backward, vectors_alike
 from bn_ext._results import (
     BatchNormAddGradients,
     BatchNormDoubleBackward,
@@ -21,7 +22,6 @@ from bn_ext._results import (
 )
 from bn_ext._sums import GradientSums, total_of
 from bn_ext._typing import Array, Data, DataFormat, Flag, NDArray, Out, Scalar
-from bn_ext._vectors import statistics_backward, vectors_alike
 
 
 def batch_norm_training(
@@ -257,10 +257,8 @@ def batch_norm_backward(  # type: ignore[no-untyped-def]  # types: see the overl
         exactly the memory of src, diff_dst or dst. No other overlap is accepted, nor may diff_src
         and diff_src_1 overlap.
     num_threads : int, optional
-        Maximum number of threads. None means the least of OpenMP's maximum, the CPU affinity of the
-        calling thread and the container's CPU quota (read at import), and fewer for a small problem
-        or while other calls use several. A forked child uses one thread if a call used several
-        before the fork.
+        Maximum number of threads. None means what OpenMP, the CPU affinity and the container's CPU
+        quota allow, and fewer for a small problem or while other calls use several.
     relu : bool, optional
         True if the forward pass ended in a ReLU. Then dy is diff_dst where the ReLU passed the
         element, and 0 elsewhere. It passes all but those that are 0 or less, so a NaN, too. Exactly
@@ -309,10 +307,6 @@ def batch_norm_backward(  # type: ignore[no-untyped-def]  # types: see the overl
     Notes
     -----
     If an error is raised, nothing has been written.
-
-    Slices of the batch or the channels are not copied, with some exceptions; other views that are
-    not dense are, and so are operands with another order of axes in memory than src's: see "What is
-    copied" in the documentation.
 
     With beta, the result of the forward pass has the bits that `batch_norm_inference` gives for the
     same mean, variance, gamma and beta. Pass the float64 statistics of `batch_norm_training` to

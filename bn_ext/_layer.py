@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex
 import numpy as np
 
 import bn_ext._core as _core
-from bn_ext._gated import workspace_size
+from bn_ext._derivatives import workspace_size
 from bn_ext._sums import GradientSums, Statistics, total_of
 from bn_ext._typing import Array, DataFormat, DTypeLike, Flag, NDArray
 
@@ -118,8 +118,8 @@ class BatchNorm:
     layer in one thread at a time. A copy or pickle of a layer has no saved pass. Copies, even deep
     ones, share what is behind `allreduce`; a pickle needs an `allreduce` that can be pickled.
 
-    An array that you set as an attribute must be a NumPy array of shape (C,): the next pass checks
-    it. gamma and beta may be None. What depends on arrays cannot change, such as the channels.
+    What you set as an attribute, the next pass checks. gamma and beta may be None. What arrays
+    depend on cannot change, such as the channels.
 
     Examples
     --------
@@ -271,11 +271,11 @@ class BatchNorm:
         """
         keep, track = _core.as_flag(keep, "keep"), _core.as_flag(track, "track")
         data = self._as_data(src)
-        added = None if src_1 is None else _core.as_array(src_1, "src_1")
+        src_1 = None if src_1 is None else _core.as_array(src_1, "src_1")
         state = vars(self)  # __setattr__ takes a tenth of a small call's time
         before, state["saved"] = state["saved"], None
         try:
-            return self._forward(data, added, keep, track)
+            return self._forward(data, src_1, keep, track)
         except (TypeError, ValueError):  # a refusal, which has changed nothing
             state["saved"] = before
             raise
@@ -287,16 +287,16 @@ class BatchNorm:
     __call__.__wrapped__ = forward  # type: ignore[attr-defined]  # for inspect.signature
 
     def _forward(
-        self, data: NDArray[Any], added: NDArray[Any] | None, keep: bool, track: bool
+        self, data: NDArray[Any], src_1: NDArray[Any] | None, keep: bool, track: bool
     ) -> NDArray[Any]:
         """Compute a forward pass; then update the layer."""
         # To see what the ReLU passed, backward computes dst again. It cannot do so if an array was
         # added, which is not kept.
         workspace = None
-        if self.relu and added is not None and keep:
+        if self.relu and src_1 is not None and keep:
             workspace = np.empty(workspace_size(data.size, data.ndim), np.uint8)
         options = {
-            **self._shared(), "src": data, "gamma": self.gamma, "beta": self.beta, "src_1": added,
+            **self._shared(), "src": data, "gamma": self.gamma, "beta": self.beta, "src_1": src_1,
             "relu": self.relu, "workspace": workspace,
         }  # fmt: skip
         from_batch, elements = self._from_batch(), data.size // self.channels
@@ -320,7 +320,7 @@ class BatchNorm:
             beta = np.zeros(self.channels) if self.beta is None else self.beta
             gate = {"beta": beta} if workspace is None else {"workspace": workspace}
             vars(self)["saved"] = Saved(
-                data, mean, variance, from_batch, added is not None, gate, self._options, elements
+                data, mean, variance, from_batch, src_1 is not None, gate, self._options, elements
             )
         return dst
 
@@ -382,9 +382,12 @@ class BatchNorm:
             )
         if data.ndim < 2 or data.shape[axis] == self.channels:  # the functions refuse the former
             return data
-        other, format_ = (1, "NCX") if axis == -1 else (-1, "NXC")
-        fits = data.shape[other] == self.channels
-        hint = f'; axis {other} has {self.channels}: pass data_format="{format_}" to BatchNorm'
+        other_axis, other_format = (1, "NCX") if axis == -1 else (-1, "NXC")
+        fits = data.shape[other_axis] == self.channels
+        hint = (
+            f"; axis {other_axis} has {self.channels}: "
+            f'pass data_format="{other_format}" to BatchNorm'
+        )
         raise ValueError(
             f"src: expected {self.channels} channels on axis {axis}, got shape "
             f"{data.shape}{hint if fits else ''}"
@@ -453,8 +456,8 @@ class BatchNorm:
                 self.diff_beta += grads.diff_beta
         if saved is self.saved:
             vars(self)["_used"] = saved.mean
-        added = grads[3] if gated else diff
-        return (grads.diff_src, added) if saved.added else grads.diff_src
+        diff_src_1 = grads[3] if gated else diff
+        return (grads.diff_src, diff_src_1) if saved.added else grads.diff_src
 
     def _pass_of(self, saved: Saved | None) -> Saved:
         """The pass whose gradient is wanted: the one that is given, or the last."""
@@ -475,11 +478,11 @@ class BatchNorm:
             raise TypeError(
                 f"saved: expected the layer's `saved` after a forward, got {_core.shown(saved)}"
             )
-        for name, ours, theirs in zip(_Options._fields, self._options, saved.options, strict=True):
-            if theirs != ours:
+        for name, own, passed in zip(_Options._fields, self._options, saved.options, strict=True):
+            if passed != own:
                 raise ValueError(
-                    f"saved: expected a pass of a layer with {name}={ours!r}, like this one, "
-                    f"got one with {name}={theirs!r}"
+                    f"saved: expected a pass of a layer with {name}={own!r}, like this one, "
+                    f"got one with {name}={passed!r}"
                 )
         return saved
 
@@ -489,8 +492,8 @@ class BatchNorm:
         """The sums of all processes that `_core.backward` takes, if there are any."""
         total, elements = None, saved.src.size // self.channels
         if self.allreduce and (saved.from_batch or param_grads):
-            known = {"variance": saved.variance, "gamma": self.gamma, "epsilon": self.epsilon}
-            total = self._total(GradientSums, *arrays[:3], **gate, **known)
+            for_beta = {"variance": saved.variance, "gamma": self.gamma, "epsilon": self.epsilon}
+            total = self._total(GradientSums, *arrays[:3], **gate, **for_beta)
             elements = total.count
         if saved.from_batch and saved.elements != elements:
             raise ValueError(
@@ -511,13 +514,10 @@ class BatchNorm:
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything except what `forward` saves for `backward`."""
-        state = {**vars(self), "saved": None, "_used": None}
-        del state["_options"]
-        return state
+        return {**vars(self), "saved": None, "_used": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        options = _Options._make(state[name] for name in _Options._fields)
-        vars(self).update(state, _options=options)
+        vars(self).update(state)
 
     def __copy__(self) -> BatchNorm:
         """A layer with the same parameters but its own statistics, like its own count."""
@@ -553,7 +553,7 @@ class BatchNorm:
 
     def _state(self) -> dict[str, NDArray[Any]]:
         """The arrays themselves, under torch's names."""
-        arrays = {theirs: getattr(self, ours) for ours, theirs in _STATE.items()}
+        arrays = {key: getattr(self, name) for name, key in _STATE.items()}
         return {name: array for name, array in arrays.items() if array is not None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -594,11 +594,11 @@ class BatchNorm:
 
     def __repr__(self) -> str:
         options = ("epsilon", "exponential_avg_factor", "correction", "data_format", "affine")
-        shown = [f"{name}={getattr(self, name)!r}" for name in (*options, "relu")]
+        texts = [f"{name}={getattr(self, name)!r}" for name in (*options, "relu")]
         usual = {"track_running_stats": True, "exact": False, "allreduce": None, "training": True,
                  "frozen": False}  # fmt: skip
-        shown += [f"{a}={getattr(self, a)!r}" for a in usual if getattr(self, a) != usual[a]]
-        return f"BatchNorm({self.channels}, {', '.join(shown)}, dtype='{self.dtype}')"
+        texts += [f"{a}={getattr(self, a)!r}" for a in usual if getattr(self, a) != usual[a]]
+        return f"BatchNorm({self.channels}, {', '.join(texts)}, dtype='{self.dtype}')"
 
 
 # ---- conversion of arguments, with errors that name them ----------------------------------
@@ -625,8 +625,8 @@ def _as_state(
     missing, unexpected = own.keys() - state.keys(), state.keys() - {*names}
     if missing or unexpected:
         wrong = {"missing": missing, "unexpected": unexpected}
-        listed = [f"; {what}: {', '.join(sorted(map(str, names)))}"
-                  for what, names in wrong.items() if names]  # fmt: skip
+        listed = [f"; {fault}: {', '.join(sorted(map(str, keys)))}"
+                  for fault, keys in wrong.items() if keys]  # fmt: skip
         raise ValueError(f"state: expected {', '.join(names) or 'no names'}{''.join(listed)}")
     new: dict[str, Any] = {}
     for name, value in state.items():

@@ -68,10 +68,10 @@ def _load_core() -> tuple[Any, dict[str, str]]:
         for name in unset:
             if name not in os.environ:
                 os.unsetenv(name)
-    came = before and _openmp_libraries() == before
-    chosen = "another package that uses OpenMP, loaded earlier" if came else "bn_ext's {}"
+    was_loaded = before and _openmp_libraries() == before
+    setter = "another package that uses OpenMP, loaded earlier" if was_loaded else "bn_ext's {}"
     set_by = {name: name if name in os.environ else "OMP_WAIT_POLICY" for name in _SPIN}
-    return core, set_by | {name: chosen.format(name) for name in unset}
+    return core, set_by | {name: setter.format(name) for name in unset}
 
 
 def missing(module: str, error: ImportError, install: str) -> ModuleNotFoundError:
@@ -105,8 +105,8 @@ def spelled(isa: str) -> str:
     import platform
 
     least = {"x86_64": "SSE2", "amd64": "SSE2", "aarch64": "NEON", "arm64": "NEON"}
-    own = least.get(platform.machine().lower())
-    name = {"baseline": own, "v3": "AVX2", "v4": "AVX-512"}.get(isa)
+    baseline = least.get(platform.machine().lower())
+    name = {"baseline": baseline, "v3": "AVX2", "v4": "AVX-512"}.get(isa)
     return f"{isa} ({name})" if name else isa
 
 
@@ -200,8 +200,8 @@ def _cache_sizes() -> tuple[int, int]:
             sizes[int(match[1])] = int(match[2]) << {"": 0, "K": 10, "M": 20}[match[3]]
     # A virtual machine of two CPUs may report 480 MiB, which it shares with a hundred others. Few
     # processors have more than 16 MiB for each core.
-    ours = (16 << 20) * (os.cpu_count() or 1)
-    return sizes[2], max(sizes[2], min(sizes[3], ours))
+    share = (16 << 20) * (os.cpu_count() or 1)
+    return sizes[2], max(sizes[2], min(sizes[3], share))
 
 
 def _memory(*places: str) -> int:
@@ -211,8 +211,8 @@ def _memory(*places: str) -> int:
     except ImportError:  # Windows
         return 0
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    own = [resource.getrlimit(each)[0] for each in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
-    limits += [limit for limit in own if limit != resource.RLIM_INFINITY]
+    ulimits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    limits += [limit for limit in ulimits if limit != resource.RLIM_INFINITY]
     limits += [limit for (limit,) in _groups.limits("memory.max", *places)]
     return max(0, min(limits))
 
@@ -297,9 +297,9 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     if mode == "dicts":
         return config
     levels = tuple(map(spelled, available_isas()))
-    shown = {**config, "isa": spelled(get_isa()), "available_isas": levels}
-    width = max(map(len, shown))
-    for key, value in shown.items():
+    lines = {**config, "isa": spelled(get_isa()), "available_isas": levels}
+    width = max(map(len, lines))
+    for key, value in lines.items():
         text = ", ".join(map(str, value)) if isinstance(value, tuple) else value
         print(f"{key:<{width}}  {text}")
     return None

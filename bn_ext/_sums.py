@@ -133,8 +133,8 @@ class _Sums:
             return NotImplemented
         with _core.DefaultMode():
             return all(
-                np.array_equal(ours, theirs, equal_nan=ours.dtype.kind == "f")
-                for ours, theirs in zip(self._values(), other._values(), strict=True)
+                np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+                for a, b in zip(self._values(), other._values(), strict=True)
             )
 
     def __repr__(self) -> str:
@@ -181,9 +181,9 @@ class _Sums:
 
     def _values(self) -> tuple[NDArray[Any], ...]:
         """Arrays that are equal for equal sums."""
-        alike = [np.asarray(getattr(self, name)) for name in self._ALIKE]
+        shared = [np.asarray(getattr(self, name)) for name in self._ALIKE]
         sums = _core.canonical_state(self._sums, self._format) if self.exact else self._sums
-        return (*alike, np.asarray(self.count), sums)
+        return (*shared, np.asarray(self.count), sums)
 
     def _with(self, sums: NDArray[Any], count: int) -> Self:
         """The same with other sums."""
@@ -196,11 +196,11 @@ class _Sums:
         for name in self._ALIKE:
             self._require_same(name, getattr(self, name), getattr(other, name))
 
-    def _require_same(self, name: str, ours: Any, theirs: Any, hint: str = "") -> None:
-        if ours != theirs:
+    def _require_same(self, name: str, a: Any, b: Any, hint: str = "") -> None:
+        if a != b:
             raise ValueError(
-                f"{type(self).__name__}: expected parts of one whole, got one with {name}={ours} "
-                f"and one with {name}={theirs}{hint}"
+                f"{type(self).__name__}: expected parts of one whole, got one with {name}={a} "
+                f"and one with {name}={b}{hint}"
             )
 
     def _joined(self, other: Self, count: int) -> NDArray[np.float64]:
@@ -356,16 +356,15 @@ class Statistics(_Sums):
         share, power = other._count / count, _core.power_above(count)
         # The mean is a pair of doubles if there is a third row.
         mean, squares, low = (*self._sums, 0.0)[:3]
-        theirs, their_squares, their_low = (*other._sums, 0.0)[:3]
-        off = (theirs - mean) + (their_low - low)
+        other_mean, other_squares, other_low = (*other._sums, 0.0)[:3]
+        distance = (other_mean - mean) + (other_low - low)
         # Grouped like this, nothing overflows unless the variance does.
-        their_squares = their_squares * (_core.power_above(other._count) / power) + off * (
-            off * (self._count * share / power)
-        )
-        squares = squares * (_core.power_above(self._count) / power) + their_squares
-        step = off * share + low
-        half = mean / 2 + (theirs / 2 - mean / 2) * share
-        total = np.where(np.isfinite(off), mean + step, 2 * half)
+        between = distance * (distance * (self._count * share / power))
+        other_squares = other_squares * (_core.power_above(other._count) / power) + between
+        squares = squares * (_core.power_above(self._count) / power) + other_squares
+        step = distance * share + low
+        half = mean / 2 + (other_mean / 2 - mean / 2) * share
+        total = np.where(np.isfinite(distance), mean + step, 2 * half)
         moved = total - mean
         low = (mean - (total - moved)) + (step - moved)  # what rounding took from the total
         low[~np.isfinite(low)] = 0

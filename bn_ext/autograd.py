@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 import bn_ext._core as _core
 import bn_ext._layer as _layer
-from bn_ext._gated import gated_double_backward, workspace_size
+from bn_ext._derivatives import gated_double_backward, statistics_backward, workspace_size
 from bn_ext._runtime import missing
 from bn_ext._typing import DataFormat, Flag
-from bn_ext._vectors import statistics_backward
 
 try:
     from autograd import extend
@@ -49,10 +48,10 @@ class _Space(extend.VSpace):
     def zeros(self):
         return _Gradients()
 
-    def _add(self, ours, theirs):
+    def _add(self, a, b):
         with _core.DefaultMode():
-            both = {name: ours[name] + theirs[name] for name in ours.keys() & theirs.keys()}
-        return _Gradients({**ours, **theirs, **both})
+            sums = {name: a[name] + b[name] for name in a.keys() & b.keys()}
+        return _Gradients({**a, **b, **sums})
 
     _mut_add = _add
 

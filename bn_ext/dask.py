@@ -41,7 +41,7 @@ __dir__ = __all__.copy
 _Named = dict[str, Any]
 
 
-def _checked(check: Any, data: _Named, vectors: _Named, options: _Named, **others: Any) -> Any:
+def _checked(check: Any, data: _Named, vectors: _Named, options: _Named, **tracking: Any) -> Any:
     """Raise what a dry run of `check` raises. Return the axis of the channels, data chunked like
     src, the vectors of each block of channels, and options.
     """
@@ -54,21 +54,21 @@ def _checked(check: Any, data: _Named, vectors: _Named, options: _Named, **other
     # An unknown size is that of another operand; if unknown in all, 0.
     of_all = zip_longest(*(a.shape for a in data.values()), fillvalue=math.nan)
     sizes = [next((n for n in ns if not math.isnan(n)), 0) for ns in of_all]
-    shown, lazy = data | vectors, []
-    for k, a in shown.items():
+    stand_ins, lazy = data | vectors, []
+    for k, a in stand_ins.items():
         if isinstance(a, da.Array):
             pairs = zip(a.shape, sizes if k in data else cycle(sizes[axis:]), strict=False)
             shape = [m if math.isnan(n) else n for n, m in pairs]
-            shown[k] = np.broadcast_to(np.zeros((), a.dtype), shape)
+            stand_ins[k] = np.broadcast_to(np.zeros((), a.dtype), shape)
             lazy.append(k)
     try:
-        check(**shown, **options, **others, dry=True)
+        check(**stand_ins, **options, **tracking, dry=True)
     except TypeError as error:  # NumPy would load a whole Dask array to convert it
         hint = re.sub(rf"np\.asarray\(({'|'.join(lazy)}), ", r"\1.astype(", str(error))
         raise TypeError(hint) from None
     for k, a in data.items():
-        both = enumerate(zip(src.chunks, a.chunks, strict=True))
-        known = {i: ours for i, (ours, theirs) in both if not math.isnan(sum(ours + theirs))}
+        pairs = enumerate(zip(src.chunks, a.chunks, strict=True))
+        known = {i: chunks for i, (chunks, old) in pairs if not math.isnan(sum(chunks + old))}
         data[k] = a.rechunk(known)
         if data[k].numblocks != src.numblocks:
             raise ValueError(
@@ -78,8 +78,8 @@ def _checked(check: Any, data: _Named, vectors: _Named, options: _Named, **other
     (vectors,) = compute({k: a for k, a in vectors.items() if a is not None})
     ends = np.cumsum(src.chunks[axis])
     pieces = {k: np.split(_core.as_array(a, k), ends) for k, a in vectors.items()}
-    own = [{k: parts[i].copy() for k, parts in pieces.items()} for i in range(len(ends))]
-    return axis, data, own, {**options, "epsilon": _core.as_epsilon(options["epsilon"])}
+    by_block = [{k: parts[i].copy() for k, parts in pieces.items()} for i in range(len(ends))]
+    return axis, data, by_block, {**options, "epsilon": _core.as_epsilon(options["epsilon"])}
 
 
 def _lazy(name: str, a: Any) -> Any:
@@ -95,7 +95,7 @@ def _lazy(name: str, a: Any) -> Any:
     raise TypeError(f"{name}: expected {expected}, got {kind.__module__}.{kind.__qualname__}{hint}")
 
 
-def _each(function: Any, axis: int, data: _Named, vectors: list[_Named], options: _Named) -> Any:
+def _blocks(function: Any, axis: int, data: _Named, vectors: list[_Named], options: _Named) -> Any:
     """A function's results, lazy like src; or the totals of a class of sums, computed now."""
     src, axes, sums = data["src"], (*range(data["src"].ndim),), isinstance(function, type)
     dtype, options = (object, {**options, "exact": True}) if sums else (src.dtype, options)
@@ -152,11 +152,11 @@ def batch_norm_training(
         running_variance=running_variance, exponential_avg_factor=exponential_avg_factor,
         correction=correction,
     )  # fmt: skip
-    totals = _each(Statistics, axis, {"src": src}, [{}] * len(vectors), shared)
-    for own, total in zip(vectors, totals, strict=True):
-        own |= {"mean": total.mean, "variance": total.variance}
-    dst = _each(_functions.batch_norm_inference, axis, data, vectors, options)
-    mean, variance = (np.concatenate([own[k] for own in vectors]) for k in ("mean", "variance"))
+    totals = _blocks(Statistics, axis, {"src": src}, [{}] * len(vectors), shared)
+    for block, total in zip(vectors, totals, strict=True):
+        block |= {"mean": total.mean, "variance": total.variance}
+    dst = _blocks(_functions.batch_norm_inference, axis, data, vectors, options)
+    mean, variance = (np.concatenate([block[k] for block in vectors]) for k in ("mean", "variance"))
     if running_mean is not None:
         moments, counts = zip(*[total._moments() for total in totals], strict=True)
         running = running_mean, running_variance, exponential_avg_factor, correction
@@ -187,7 +187,7 @@ def batch_norm_inference(
     array([[0., 1.],
            [1., 3.]])
     """
-    result: da.Array = _each(_functions.batch_norm_inference, *_checked(
+    result: da.Array = _blocks(_functions.batch_norm_inference, *_checked(
         _core.inference, {"src": src, "src_1": src_1},
         {"mean": mean, "variance": variance, "gamma": gamma, "beta": beta},
         {"epsilon": epsilon, "data_format": data_format, "relu": relu, "num_threads": num_threads},
@@ -233,14 +233,14 @@ def batch_norm_backward(
         is_training=is_training, param_grads=param_grads,
     )  # fmt: skip
     if is_training or param_grads:
-        totals = _each(GradientSums, axis, data, vectors, options)
-        vectors = [{**own, "sums": total} for own, total in zip(vectors, totals, strict=True)]
+        totals = _blocks(GradientSums, axis, data, vectors, options)
+        vectors = [{**block, "sums": total} for block, total in zip(vectors, totals, strict=True)]
     write = {**options, "is_training": is_training, "param_grads": False}
-    diff_src = _each(_functions.batch_norm_backward, axis, data, vectors, write)
+    diff_src = _blocks(_functions.batch_norm_backward, axis, data, vectors, write)
     if not param_grads:
         return BatchNormGradients(diff_src, None, None)
     options, grads = {**options, "data_format": None}, []
-    for own in vectors:  # of a part without elements, with two axes
-        nothing: _Named = dict.fromkeys(data, np.empty((0, len(own["mean"])), src.dtype))
-        grads.append(_functions.batch_norm_backward(**nothing, **own, **options)[1:])
+    for block in vectors:  # of a part without elements, with two axes
+        nothing: _Named = dict.fromkeys(data, np.empty((0, len(block["mean"])), src.dtype))
+        grads.append(_functions.batch_norm_backward(**nothing, **block, **options)[1:])
     return BatchNormGradients(diff_src, *map(np.concatenate, zip(*grads, strict=True)))

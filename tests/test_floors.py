@@ -10,7 +10,7 @@ PYTHON = (
     "_version _dtypes _groups _typing",
     "_results",
     "_core",
-    "_runtime _vectors _gated",
+    "_runtime _derivatives",
     "_sums",
     "_functions",
     "_layer specs",

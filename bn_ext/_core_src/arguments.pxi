@@ -114,8 +114,8 @@ def _array_of_items(items):
         mode.__exit__()
 
 
-def _seen(a):
-    """What NumPy sees in an object of another library; None for nothing."""
+def _viewed(a):
+    """NumPy's view of an object of another library; None if there is none."""
     if lies_elsewhere(a):
         raise TypeError("it is not in CPU memory; copy it to the host first")
     if hasattr(a, "__array__") or hasattr(a, "__array_interface__") or PyObject_CheckBuffer(a):
@@ -137,31 +137,31 @@ cpdef object as_array(object a, str name, bint whole=True):
     if isinstance(a, ndarray):
         return base_array(a, name, whole)
     if isinstance(a, SEQUENCES):
-        seen = attempt(&error, UNREAD, _array_of_items, (as_tuples(a, name),))
+        array = attempt(&error, UNREAD, _array_of_items, (as_tuples(a, name),))
         if not error:
-            return seen
-        if is_callers(seen):
-            raise seen
-        raise TypeError(f"{name}: expected an array of numbers: {seen}")
-    what = type_name(a)
+            return array
+        if is_callers(array):
+            raise array
+        raise TypeError(f"{name}: expected an array of numbers: {array}")
+    kind = type_name(a)
     if isinstance(a, SCALARS):
         is_number = isinstance(a, (int, float, np.number)) and not isinstance(a, bool)
         hint = "; np.full makes an array of it" if is_number and name in PER_CHANNEL else ""
-        raise TypeError(f"{name}: expected an array, got {what}{hint}")
-    seen = attempt(&error, (*UNREAD, BufferError), _seen, (a,))
+        raise TypeError(f"{name}: expected an array, got {kind}{hint}")
+    array = attempt(&error, (*UNREAD, BufferError), _viewed, (a,))
     if error:
         hint = from_torch(a, name if whole else "it")
-        problem = f"{name}: this {what} cannot be viewed as a NumPy array"
-        if is_callers(seen) and not is_tensor(a):
-            seen.add_note(problem + hint)
-            raise seen
-        raise TypeError(f"{problem}: {str(seen).rstrip('.')}{hint}") from seen
-    if seen is None:
+        problem = f"{name}: this {kind} cannot be viewed as a NumPy array"
+        if is_callers(array) and not is_tensor(a):
+            array.add_note(problem + hint)
+            raise array
+        raise TypeError(f"{problem}: {str(array).rstrip('.')}{hint}") from array
+    if array is None:
         hint = f"; pass {name}.toarray()" if hasattr(type(a), "toarray") else ""
-        if what.startswith("autograd."):
+        if kind.startswith("autograd."):
             hint = "; autograd differentiates the functions of bn_ext.autograd"
-        raise TypeError(f"{name}: expected an array, got {what}{hint}")
-    return base_array(seen, name)
+        raise TypeError(f"{name}: expected an array, got {kind}{hint}")
+    return base_array(array, name)
 
 
 cpdef bint as_flag(object value, str name) except -1:
@@ -408,7 +408,7 @@ cdef tuple convert_out(Call c, object out):
     """Convert the arrays in `out`. For each output, return the array as it was given, or None."""
     cdef int i, n = c.n_outputs
     if out is None:
-        return NONE_GIVEN
+        return NO_ARRAYS
     if n == 1:
         out = (out,)
     elif not isinstance(out, SEQUENCES):
