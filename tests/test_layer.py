@@ -110,19 +110,6 @@ def test_a_step_is_the_general_functions(rng, data, number, data_format, mode, a
     assert results == [*map(bits, want), *all_bits(left), mode == "training"]
 
 
-@pytest.mark.parametrize("number", ["float64", "float32"])
-def test_the_gate_is_that_of_the_result(rng, number):
-    """Even if results are nearly 0, diff_beta counts the elements that pass."""
-    src = (rng.standard_normal((4000, 5)) + 1e4).astype(np.float32)
-    layer = bn_ext.BatchNorm(5, relu=True, dtype=number)
-    layer.beta[...] = 0
-    for _ in range(20):
-        src[rng.integers(0, 4000, 2000)] = np.rint(src.mean(axis=0) * 2048) / 2048
-        dst = layer.forward(src)
-        layer.backward(np.ones_like(src))
-        assert layer.diff_beta.tolist() == (dst > 0).sum(axis=0).tolist()
-
-
 # ---- running statistics and modes -----------------------------------------------------------
 
 
@@ -174,13 +161,6 @@ def test_a_frozen_layer_has_nothing_to_update(rng):
     assert bn_ext.BatchNorm(5, affine=False).parameters == ()
 
 
-@pytest.mark.parametrize("name", ["parameters", "gradients"])
-def test_arrays_are_replaced_by_their_names_alone(name):
-    """What an index sets in a list would be lost."""
-    with pytest.raises(TypeError, match="'tuple' object does not support item assignment"):
-        getattr(bn_ext.BatchNorm(3), name)[0] = np.zeros(3)
-
-
 @pytest.mark.parametrize("absent", ["gamma", "beta"])
 def test_a_layer_with_one_parameter(rng, absent):
     """It trains and saves the other one; its passes take ones for gamma, zeros for beta."""
@@ -217,27 +197,6 @@ def test_what_a_call_is_given_stays_as_it_is(rng, frozen, relu):
         results += layer.backward(own)
         assert bits(own) == bits(p.diff_dst)
         assert not any(np.shares_memory(a, own) for a in results if a is not own)
-
-
-def test_a_failed_call_changes_nothing(rng):
-    p = problem(rng)
-    layer = layer_of(p)
-    want = step(layer_of(p), p)
-    layer.forward(p.src)
-    before = layer.state_dict()
-    for wrong in (
-        [p.src[:1, :1, :1]],
-        [p.src[..., 1:]],
-        [p.src.astype(int)],
-        [p.src, p.src[1:]],
-        ["abc"],
-    ):
-        with pytest.raises((TypeError, ValueError)):
-            layer.forward(*wrong)
-        with pytest.raises((TypeError, ValueError)):
-            layer.backward(p.diff_dst[1:])
-        assert all_bits(layer.state_dict().values()) == all_bits(before.values())
-    assert bits(layer.backward(p.diff_dst)) == want[1]
 
 
 @pytest.mark.parametrize("error", [OSError, RuntimeError, KeyError, ValueError, KeyboardInterrupt])
@@ -319,12 +278,8 @@ def test_state_makes_the_round_trip(rng, tmp_path):
     into = other.gamma, other.beta, other.running_mean, other.running_variance
     with np.load(tmp_path / "state.npz") as state:
         other.load_state_dict(state)
-    assert all(
-        a is b
-        for a, b in zip(
-            into, (other.gamma, other.beta, other.running_mean, other.running_variance), strict=True
-        )
-    )
+    own = other.gamma, other.beta, other.running_mean, other.running_variance
+    assert all(a is b for a, b in zip(into, own, strict=True))
     assert other.num_batches_tracked == 1
     assert step(other, p) == step(layer, p)
 
@@ -356,32 +311,18 @@ def test_a_state_of_the_layers_own_arrays(rng):
         ({"weight": None}, TypeError, "weight: expected an array, got None"),
         ({"bias": np.ones(4)}, ValueError, r"bias: expected shape \(5,\), got \(4,\)"),
         ({"running_var": np.ones(5, int)}, TypeError, "running_var: expected float32, .*int64"),
-        (
-            {"weight": np.full(5, "1", TEXTS)},
-            TypeError,
-            rf"weight: expected float32, .*, got {re.escape(str(TEXTS))}$",
-        ),
+        ({"weight": np.full(5, "1", TEXTS)}, TypeError, rf"weight: .* {re.escape(str(TEXTS))}$"),
         ({"num_batches_tracked": 1.5}, TypeError, "num_batches_tracked: expected an integer"),
         ({"num_batches_tracked": -1}, ValueError, "num_batches_tracked: expected at least 0"),
         ({"num_batches_tracked": [1]}, TypeError, "num_batches_tracked: expected an integer"),
-        *(
-            (
-                {"num_batches_tracked": n},
-                ValueError,
-                f"num_batches_tracked: expected at most {2**63 - 1}",
-            )
-            for n in (2**63, np.uint64(2**63), 2**64, 10**400)
-        ),
-        (
-            {"gamma": np.ones(5)},
-            ValueError,
-            "state: expected weight, bias, .*_tracked; unexpected: gamma$",
-        ),
+        *(({"num_batches_tracked": n}, ValueError, f"num_batches_tracked: .* at most {2**63 - 1}")
+          for n in (2**63, np.uint64(2**63), 2**64, 10**400)),
+        ({"gamma": np.ones(5)}, ValueError, "state: expected .*_tracked; unexpected: gamma$"),
         ({"bias": ..., "offset": 1}, ValueError, "state: .*; missing: bias; unexpected: offset$"),
         ({"bias": ...}, ValueError, "state: expected .*_tracked; missing: bias$"),
         ({"fc.weight": 1}, ValueError, "state: expected .*_tracked; unexpected: fc.weight$"),
     ],
-)
+)  # fmt: skip
 def test_state_that_does_not_fit(change, kind, message):
     layer = bn_ext.BatchNorm(5)
     state = {name: a + 1 for name, a in layer.state_dict().items()} | change
@@ -607,9 +548,14 @@ UNTRACKED = bn_ext.BatchNorm(5, track_running_stats=False)
 REFUSED = [
     (lambda a: a.train("yes"), TypeError, "mode: expected True or False"),
     (lambda a: a.freeze("yes"), TypeError, "mode: expected True or False"),
-    (lambda a: a.backward(ONES), RuntimeError, "backward: expected a successful forward"),
+    (lambda a: bn_ext.BatchNorm(5).backward(ONES), RuntimeError, "backward: .* successful forward"),
+    *((lambda a, wrong=wrong: a.backward(ONES, wrong), TypeError, "saved: .* `saved` after a forw")
+      for wrong in ((), UNSCALED, 1)),
+    (lambda a: a.backward(ONES, accumulate=2), TypeError, "accumulate: expected True or False"),
+    (lambda a: a.backward(ONES[1:]), ValueError, "diff_dst: expected shape"),
     (lambda a: a.forward(ONES, keep=None), TypeError, "keep: expected True or False, got None"),
     (lambda a: a.forward(ONES, track=None), TypeError, "track: expected True or False, got None"),
+    (lambda a: a.forward(ONES, ONES[1:]), ValueError, "src_1: expected shape"),
     (lambda a: a.forward(ONES[:, 1:]), ValueError, r"src: .* 5 .* axis 1, got shape \(2, 4\)"),
     (lambda a: a.forward(ONES > 0), TypeError, "src: expected float32, .*, got bool; "),
     (lambda a: a.forward(ONES.astype("g")), TypeError, "src: expected .*128"),
@@ -621,17 +567,21 @@ REFUSED = [
         ValueError,
         "state: .*; unexpected: num_batches_tracked, running_mean, running_var$",
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize(("call", "kind", "message"), REFUSED, ids=[row[2] for row in REFUSED])
 def test_refused(call, kind, message, mode):
+    """The layer and its saved pass stay as they are."""
     layer = getattr(bn_ext.BatchNorm(5, dtype=np.float32), mode)()
-    before = kept(layer)
+    layer.forward(ONES)
+    before, saved = kept(layer), layer.saved
     with pytest.raises(kind, match=f"^{message}"):
         call(layer)
     assert kept(layer) == before
+    assert layer.saved is saved
+    layer.backward(ONES)
 
 
 # ---- how it is made -------------------------------------------------------------------------
@@ -657,19 +607,12 @@ def test_refused(call, kind, message, mode):
         ((3,), {"correction": 2}, ValueError, "correction: expected 0 or 1, got 2"),
         ((3,), {"correction": None}, ValueError, ".* expected all four or none, got no correction"),
         ((3,), {"exponential_avg_factor": "x"}, TypeError, "exponential_avg_factor: expected"),
-        *(
-            (
-                (3,),
-                {"exponential_avg_factor": factor},
-                ValueError,
-                "exponential_avg_factor: expected a number from 0 to 1, got",
-            )
-            for factor in (np.nan, 10, -0.1, 1 + 2**-52)
-        ),
+        *(((3,), {"exponential_avg_factor": factor}, ValueError, ".* a number from 0 to 1, got")
+          for factor in (np.nan, 10, -0.1, 1 + 2**-52)),
         ((3,), {"num_threads": 0}, ValueError, "num_threads: expected at least 1, got 0"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_arguments_are_checked(arguments, options, kind, message):
     with pytest.raises(kind, match=f"^{message}"):
         bn_ext.BatchNorm(*arguments, **options)
@@ -935,18 +878,6 @@ def test_a_saved_pass_whose_axes_move_in_memory(rng, way, options):
     assert all_bits([*layer.backward(diff_dst, again), *layer.gradients]) == right
 
 
-def test_what_is_passed_instead_of_a_saved_pass(rng):
-    p = problem(rng)
-    layer = layer_of(p)
-    want = step(layer, p)
-    for wrong in (tuple(layer.saved), layer, 1):
-        with pytest.raises(TypeError, match="^saved: expected the layer's `saved` after a forward"):
-            layer.backward(p.diff_dst, wrong)
-    with pytest.raises(TypeError, match="^accumulate: expected True or False, got 2$"):
-        layer.backward(p.diff_dst, layer.saved, accumulate=2)
-    assert bits(layer.backward(p.diff_dst, layer.saved)) == want[1]
-
-
 @whatever_is_behind
 def test_a_pass_that_keeps_nothing(rng, relu, added):
     p = problem(rng)
@@ -1007,13 +938,12 @@ def in_parts(p, added, mode="train", **options):
     """A step of a layer per part: (results of all parts, [what each layer is left with])."""
     layers = [layer_of(p, allreduce=each, **options) for each in allreduces(len(PARTS))]
     with ThreadPoolExecutor(len(PARTS)) as pool:
-        found = list(
-            pool.map(
-                lambda a: passes(getattr(a[0], mode)(), p, added, a[1]),
-                zip(layers, PARTS, strict=True),
+        results = [
+            *pool.map(
+                lambda layer, part: passes(getattr(layer, mode)(), p, added, part), layers, PARTS
             )
-        )
-    return [np.concatenate(each) for each in zip(*found, strict=True)], [*map(kept, layers)]
+        ]
+    return [np.concatenate(parts) for parts in zip(*results, strict=True)], [*map(kept, layers)]
 
 
 @whatever_is_behind
