@@ -74,10 +74,10 @@ def gated_double_backward(
     if workspace is not None:
         diff_dst = gated(diff_dst, src, mean, **gate)
     second = _core.double_backward(src, diff_dst, mean, *rest, **options)
-    both = second.diff_diff_dst
+    diff_diff_dst = second.diff_diff_dst
     if of_src_1 is not None:
         with _core.DefaultMode():
-            both += of_src_1
+            diff_diff_dst += of_src_1
     if workspace is not None:
-        gated(both, src, mean, **gate, out=both)
+        gated(diff_diff_dst, src, mean, **gate, out=diff_diff_dst)
     return second

@@ -73,7 +73,7 @@ class _Sums:
     @property
     def _format(self) -> _core.StateFormat:
         """Of exact sums of this dtype and kind."""
-        return _core.state_format(self.dtype, self._OF_MOMENTS)
+        return _core.STATE_FORMATS[self.dtype, self._OF_MOMENTS]
 
     @property
     def array(self) -> NDArray[np.int64]:
@@ -166,7 +166,7 @@ class _Sums:
         counts = type(count) is int and 0 <= count <= most
         _require(counts, "_count", f"an integer from 0 to {most}", count)
         if exact:
-            format = _core.state_format(dtype, self._OF_MOMENTS)
+            format = _core.STATE_FORMATS[dtype, self._OF_MOMENTS]
             rows = _array_of("_rows", saved["_rows"], np.bool_, format.rows)
             packed = _array_of("_sums", sums, np.int64, int(rows.sum()), 2, None)
             sums = _core.unpack_state(packed, rows, format)

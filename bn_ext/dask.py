@@ -67,8 +67,8 @@ def _checked(check: Any, data: _Named, vectors: _Named, options: _Named, **track
         hint = re.sub(rf"np\.asarray\(({'|'.join(lazy)}), ", r"\1.astype(", str(error))
         raise TypeError(hint) from None
     for k, a in data.items():
-        pairs = enumerate(zip(src.chunks, a.chunks, strict=True))
-        known = {i: chunks for i, (chunks, old) in pairs if not math.isnan(sum(chunks + old))}
+        chunk_pairs = enumerate(zip(src.chunks, a.chunks, strict=True))
+        known = {i: chunks for i, (chunks, old) in chunk_pairs if not math.isnan(sum(chunks + old))}
         data[k] = a.rechunk(known)
         if data[k].numblocks != src.numblocks:
             raise ValueError(
@@ -241,6 +241,6 @@ def batch_norm_backward(
         return BatchNormGradients(diff_src, None, None)
     options, grads = {**options, "data_format": None}, []
     for block in vectors:  # of a part without elements, with two axes
-        nothing: _Named = dict.fromkeys(data, np.empty((0, len(block["mean"])), src.dtype))
-        grads.append(_functions.batch_norm_backward(**nothing, **block, **options)[1:])
+        no_elements: _Named = dict.fromkeys(data, np.empty((0, len(block["mean"])), src.dtype))
+        grads.append(_functions.batch_norm_backward(**no_elements, **block, **options)[1:])
     return BatchNormGradients(diff_src, *map(np.concatenate, zip(*grads, strict=True)))

@@ -100,16 +100,16 @@ def numbers(dtype: Dtype, count: int, start: int, exponents: tuple[int, int]) ->
     return bits.astype(dtype.bits)
 
 
-def _patched(dtype: Dtype, count: int, start: int, many: tuple[int, int]) -> Array:
+def _patched(dtype: Dtype, count: int, start: int, exponents: tuple[int, int]) -> Array:
     """Most patches have few exponents and take the fastest method of addition. Others have many
     exponents, or numbers that are nearly too large, or numbers whose squares are nearly too large,
     or all exponents: also those of subnormal numbers, Inf and NaN.
     """
     patch, top = 700, 1 << (8 * dtype.bits.itemsize - 1 - dtype.fraction)
-    kinds = [(0, 2), many, (top // 2 - 4, 3), (top // 4 - 3, 3), (1 - top // 2, top)]
+    kinds = [(0, 2), exponents, (top // 2 - 4, 3), (top // 4 - 3, 3), (1 - top // 2, top)]
     kind = _scrambled(-(-count // patch), count) % np.uint64(10)
-    which = np.repeat(np.maximum(kind, 5) - 5, patch)[:count].astype(int)
-    return np.asarray(np.choose(which, [numbers(dtype, count, start, kind) for kind in kinds]))
+    chosen = np.repeat(np.maximum(kind, 5) - 5, patch)[:count].astype(int)
+    return np.asarray(np.choose(chosen, [numbers(dtype, count, start, kind) for kind in kinds]))
 
 
 def _operand(dtype: Dtype, kind: str, lengths: tuple[int, ...], start: int) -> Array:

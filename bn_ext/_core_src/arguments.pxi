@@ -60,10 +60,7 @@ cdef object as_tuples(object a, str name, int depth=0):
         raise TypeError(
             f"{name}: expected an array of numbers, got lists nested more than {DEEPEST} deep"
         )
-    items = []
-    for item in tuple(a):
-        items.append(as_tuples(item, name, depth + 1))
-    return tuple(items)
+    return tuple([as_tuples(item, name, depth + 1) for item in tuple(a)])
 
 
 cdef bint is_tensor(object a) except -1:
@@ -229,13 +226,6 @@ cpdef object as_index(object value, str name, str expected, object least=None, o
     return number
 
 
-cdef int as_num_threads(object num_threads) except -1:
-    """0 stands for None."""
-    if num_threads is None:
-        return 0
-    return min(as_index(num_threads, "num_threads", "an integer or None", 1), INT_MAX)
-
-
 cdef enum:
     # A data format: where the channels are, plus four times the number of axes that it is for, if
     # it is not for any number.
@@ -273,10 +263,7 @@ cdef class Words:
     cdef tuple names
 
     def __init__(self, words):
-        names = []
-        for name in NAMES:
-            names.append(words.get(name, name))
-        self.names = tuple(names)
+        self.names = tuple([words.get(name, name) for name in NAMES])
 
 
 # ---- the arguments of a call ------------------------------------------------------
@@ -304,7 +291,9 @@ cdef int convert_options(Call c, object data_format, object num_threads, object 
     c.words = words
     c.dry = dry
     c.format = as_format(data_format)
-    c.problem.num_threads = as_num_threads(num_threads)
+    if num_threads is not None:
+        threads = as_index(num_threads, "num_threads", "an integer or None", 1)
+        c.problem.num_threads = min(threads, INT_MAX)
     return 0
 
 
@@ -428,7 +417,5 @@ cdef tuple convert_out(Call c, object out):
 
 
 cdef str expected_out(Call c):
-    names = []
-    for i in range(c.n_outputs):
-        names.append(NAMES[c.facts.outputs[i]])
+    names = [NAMES[c.facts.outputs[i]] for i in range(c.n_outputs)]
     return f"out: expected ({', '.join(names)}), each an array or None"

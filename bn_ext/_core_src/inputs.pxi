@@ -83,15 +83,6 @@ cdef int check_format(Call c) except -1:
     return 0
 
 
-cdef int check_vectors(Call c) except -1:
-    """Check the vectors that are read, each by itself."""
-    cdef int role
-    for role in range(MEAN, DIFF_DIFF_BETA + 1):
-        if is_read(c, role):
-            check_vector(c, role, "float64")
-    return 0
-
-
 cdef int check_vector(Call c, int role, str convert_to) except -1:
     """Check a vector's length and dtype; `convert_to` as for wrong_dtype."""
     dtype = dtype_of_array(array_of(c, role))

@@ -292,9 +292,9 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _backward(ctx: Any, diff_dst: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    nothing: tuple[None, ...] = _Step()
+    no_grads: tuple[None, ...] = _Step()
     if diff_dst is None:
-        return nothing
+        return no_grads
     src, statistics, weight, workspace = ctx.saved_tensors
     needed = ctx.needs_input_grad[:4]
     call = _Gradient(
@@ -397,12 +397,12 @@ def _differentiable(
         run = kernel if is_plain else operator
         # Autograd functions refuse torch.func and forward mode, which look at calls without a
         # gradient, too.
-        is_seen = (
+        is_recorded = (
             torch.is_grad_enabled()
             or torch._C._are_functorch_transforms_active()
             or torch.autograd.forward_ad._current_level >= 0
         )
-        if is_traced or not is_seen:
+        if is_traced or not is_recorded:
             return through(run, arguments, tracked)
         return function.apply(*arguments[:tensors], (arguments[tensors:], run, tracked))
 
