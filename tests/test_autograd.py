@@ -233,21 +233,6 @@ def test_vectors_may_change_before_the_gradient(rng, training, count):
     assert results[0] == results[1]
 
 
-@pytest.mark.parametrize("mode", ["eval", "freeze"])
-def test_a_pass_before_a_training_pass_in_one_loss(rng, mode):
-    first, second, weights = rng.standard_normal((3, 20, 3))
-    layer = bn_ext.autograd.BatchNorm(3, exponential_avg_factor=0.5)
-
-    def loss(src):
-        getattr(layer, mode)()
-        before = layer([], src)
-        layer.freeze(False).train()
-        return anp.sum(before * weights) + anp.sum(layer([], second))
-
-    results = autograd.grad(loss)(first)
-    np.testing.assert_allclose(results, weights / np.sqrt(1 + layer.epsilon), rtol=1e-14)
-
-
 def test_layer(rng):
     data = [rng.standard_normal((6, 3)) for _ in range(3)]
     for options in ({}, {"relu": True, "exponential_avg_factor": None}, {"affine": False}):
