@@ -98,11 +98,11 @@ LET_IN_WITH_VALUE = re.compile(
     r"-([BDILUl]|arch|idirafter|iquote|isysroot|isystem|target|undefined|-sysroot)\n[^-@:].*"
     rf"|-Wl,--?(z|rpath(-link)?|soname|install_name)\n-Wl,{_PATH}"
 )
-#: Flags that were left out, and named.
-SAID = set()
+#: Flags that were left out, and reported.
+REPORTED = set()
 # Python's own flags make signed integers wrap, which hides from compilers how addresses relate.
 # With -fno-wrapv, sums over 40 elements per channel take 0.7 of the time at v3.
-OURS = ["-fno-wrapv"]
+NO_WRAP = ["-fno-wrapv"]
 # First flag: the C code around the kernels fills small structures field by field and reads them
 # back. If fields were read as vectors, loads would wait for the stores, which would take a fifth of
 # the time of reducing a short row. Second flag: the code that runs once per channel (operations) is
@@ -119,24 +119,24 @@ PER_LEVEL = {"kernels": KERNEL, "operations": SERIAL}
 
 def _switch(name, default):
     """Read an environment variable that is 0 or 1."""
-    asked = os.environ.get(name, default)
-    if asked not in ("0", "1"):
-        raise SystemExit(f"{name}: expected 0 or 1, got {asked!r}")
-    return asked == "1"
+    value = os.environ.get(name, default)
+    if value not in ("0", "1"):
+        raise SystemExit(f"{name}: expected 0 or 1, got {value!r}")
+    return value == "1"
 
 
 def levels(machine=MACHINE):
     """{name: flags} of the levels to build."""
     known = X86_LEVELS if machine.lower() in X86 else {"baseline": []}
-    asked = os.environ.get("BN_EXT_BUILD_ISAS")
-    if asked is None:
+    wanted = os.environ.get("BN_EXT_BUILD_ISAS")
+    if wanted is None:
         return known
-    names = [name.strip() for name in asked.split(",")]
+    names = [name.strip() for name in wanted.split(",")]
     unknown = [name for name in names if name not in known]
     if unknown or "baseline" not in names:
         raise SystemExit(
             f"BN_EXT_BUILD_ISAS: expected baseline, which every CPU can run, and others of "
-            f"{', '.join(known)}, got {asked!r}"
+            f"{', '.join(known)}, got {wanted!r}"
         )
     return {name: flags for name, flags in known.items() if name in names}
 
@@ -200,13 +200,13 @@ class Unit(NamedTuple):
 def units(source=SOURCE, machine=MACHINE, system=sys.platform):
     """All objects of the C part: kernels and operations once per level, the others once."""
     built = levels(machine)
-    common = [*FLAGS, *OURS, *warnings(), f"-I{source}"]
+    common = [*FLAGS, *NO_WRAP, *warnings(), f"-I{source}"]
     table = "-DBN_LEVELS(X)=" + " ".join(f"X({level})" for level in built)
     for path in sorted(Path(source).rglob("*.c")):
-        if own := PER_LEVEL.get(path.parent.name):
+        if folder_flags := PER_LEVEL.get(path.parent.name):
             for level, flags in built.items():
                 name = f"{path.stem}-{level}"
-                yield Unit(name, path, [*common, *own, *flags, f"-DBN_LEVEL={level}"])
+                yield Unit(name, path, [*common, *folder_flags, *flags, f"-DBN_LEVEL={level}"])
         else:
             yield Unit(path.stem, path, [*common, *SERIAL, *openmp(system)[0], table])
 
@@ -216,7 +216,7 @@ def levels_alone(built):
     return [unit for unit in built if unit.name == "dispatch" or "-DBN_LEVEL=" in unit.flags[-1]]
 
 
-def door(name, path, include_dirs):
+def cython_unit(name, path, include_dirs):
     """The unit of Cython's C file for an extension, with the folders of Python's headers."""
     # Cython declares a thread state that shadows another one.
     shadow = ["-Wno-shadow"] if warnings() else []
@@ -244,9 +244,9 @@ def harmless(command):
             kept += word, words.popleft()
         else:
             left_out.append(word)
-    new = [word for word in dict.fromkeys(left_out) if word not in SAID]
+    new = [word for word in dict.fromkeys(left_out) if word not in REPORTED]
     if new:
-        SAID.update(new)
+        REPORTED.update(new)
         say(f"flags left out, as they may change bits: {shlex.join(new)}")
     return kept
 
@@ -281,10 +281,10 @@ def cpus(*places):
 
 def jobs():
     """How many compilers run at once."""
-    asked = os.environ.get("MAX_JOBS", "")
-    if asked and not (asked.isdecimal() and int(asked)):
-        raise SystemExit(f"MAX_JOBS: expected a whole number, 1 or more, got {asked!r}")
-    return int(asked or cpus())
+    number = os.environ.get("MAX_JOBS", "")
+    if number and not (number.isdecimal() and int(number)):
+        raise SystemExit(f"MAX_JOBS: expected a whole number, 1 or more, got {number!r}")
+    return int(number or cpus())
 
 
 def ahead_of(part, path, source):
@@ -349,9 +349,9 @@ def compile_units(built, out, compiler, flags, database=None):
         return "\n".join([shlex.join(command_of(unit)), *digests])
 
     def is_new(unit):
-        made, _, stamp = files_of(unit)
-        kept = stamp.read_text() if made.is_file() and stamp.is_file() else ""
-        return not kept or kept != state(unit)
+        compiled, _, stamp = files_of(unit)
+        old = stamp.read_text() if compiled.is_file() and stamp.is_file() else ""
+        return not old or old != state(unit)
 
     def make(unit):
         *_, stamp = files_of(unit)
@@ -361,11 +361,9 @@ def compile_units(built, out, compiler, flags, database=None):
         say(f"{next(done)} of {len(new)} compiled: {unit.name}")
 
     if database:
-        here = os.getcwd()
-        seen = [*built, *parts_of_kernels(built, out)]
         entries = [
-            {"directory": here, "file": str(unit.path), "arguments": command_of(unit)}
-            for unit in seen
+            {"directory": os.getcwd(), "file": str(unit.path), "arguments": command_of(unit)}
+            for unit in (*built, *parts_of_kernels(built, out))
         ]
         database.write_text(json.dumps(entries, indent=1) + "\n")
     done, new, most = count(1), [unit for unit in built if is_new(unit)], jobs()

@@ -54,11 +54,12 @@ class BuildExt(build_ext):
 
     def link(self, ext, path, units, database=None):
         """Compile units and what Cython has made, and link them to `path`."""
-        # Only this unit needs Python's headers.
-        door = build_c.door(ext.name, ext.sources[0], self.compiler.include_dirs)
-        units = [*units, door]
+        # Only Cython's unit needs Python's headers.
+        unit = build_c.cython_unit(ext.name, ext.sources[0], self.compiler.include_dirs)
         flags, command = ["-g0"] if STRIP else [], [*self.command(), *HARDENED]
-        objects = build_c.compile_units(units, Path(self.build_temp), command, flags, database)
+        objects = build_c.compile_units(
+            [*units, unit], Path(self.build_temp), command, flags, database
+        )
         if self.compiler.compiler_type == "msvc":
             link = build_c.openmp_library(command)
         else:

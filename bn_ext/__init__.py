@@ -54,27 +54,16 @@ __all__ = [
 
 #: Submodules that users import themselves: most programs do not use them.
 _OPTIONAL = "autograd", "dask", "testing", "torch"
-#: Name that this module does not have -> hint.
-_HINTS = {
-    **{name: f"; import bn_ext.{name}" for name in _OPTIONAL},
-    **dict.fromkeys(
-        ("batch_norm", "batch_normalization"), "; call batch_norm_training or batch_norm_inference"
-    ),
-    **dict.fromkeys(
-        ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "BatchNormalization"),
-        ", which is called BatchNorm here; bn_ext.torch has layers for torch",
-    ),
-}
 
 if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every attribute
 
     def __getattr__(name):
         """Import specs when it is first used: most programs do not use it."""
         if name == "specs":
-            import bn_ext.specs as found  # `from bn_ext` would ask this function again
+            import bn_ext.specs as specs  # `from bn_ext` would ask this function again
 
-            return found
-        hint = _HINTS.get(name, "")
+            return specs
+        hint = f"; import bn_ext.{name}" if name in _OPTIONAL else ""
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 

@@ -82,11 +82,11 @@ class Problem:
         self.axis = -1 if case.layout == "NXC" else 1
         #: The sizes in memory.
         self.sizes: Shape = (count, *lengths, channels) if self.axis < 0 else case.shape
-        some = np.random.default_rng(0).standard_normal(min(math.prod(self.sizes), 1 << 20))
+        values = np.random.default_rng(0).standard_normal(min(math.prod(self.sizes), 1 << 20))
         self.tensors: dict[str, Array] = {}
         for name in dict.fromkeys(("src", *self.streams.reads)):  # src for its shape, too
             self.tensors[name] = self.new()
-            self.tensors[name][...] = np.resize(some.astype(self.dtype), self.sizes)
+            self.tensors[name][...] = np.resize(values.astype(self.dtype), self.sizes)
             setattr(self, name, self.tensors[name])
         number = np.float64 if case.dtype == "float64" else np.float32
         self.mean, self.variance, self.gamma, self.beta = (
@@ -106,10 +106,10 @@ Call = Callable[[], object]
 Peer = Callable[[Problem], Call | None]
 
 
-def bn_ext_call(problem: Problem, **also: Any) -> Call:
-    """A call to bn_ext, which returns new results if `also` names no outputs."""
+def bn_ext_call(problem: Problem, **extra: Any) -> Call:
+    """A call to bn_ext, which returns new results if `extra` names no outputs."""
     p = problem
-    options = {"epsilon": p.epsilon, "data_format": p.layout, "num_threads": p.threads, **also}
+    options = {"epsilon": p.epsilon, "data_format": p.layout, "num_threads": p.threads, **extra}
     if p.op.startswith("training"):  # benchmarks/ has more operations of this kind
         return lambda: _functions.batch_norm_training(p.src, p.gamma, p.beta, **options)
     if p.op.startswith("inference"):
@@ -212,11 +212,11 @@ BURST, REST = 0.05, 1.0
 #: The least number of bursts of each call.
 TURNS = 3
 
-SOME, SQUARE = np.ones(1_000_000, np.float32), np.ones((256, 256), np.float32)
+VECTOR, SQUARE = np.ones(1_000_000, np.float32), np.ones((256, 256), np.float32)
 #: What stands before each call.
 WORK: dict[str, Call] = {
     "nothing": lambda: None,
-    "pass": lambda: np.maximum(SOME, 0),
+    "pass": lambda: np.maximum(VECTOR, 0),
     "product": lambda: SQUARE @ SQUARE,
 }
 

@@ -6,12 +6,14 @@ batch_norm_double_backward                      the gradient of batch_norm_backw
 batch_norm_statistics_backward                  with respect to given statistics
 """
 
-from typing import Any, Literal, Never, SupportsFloat, SupportsIndex, overload
+from __future__ import annotations  # help shows names, not what they stand for
+
+from typing import Any, Literal, SupportsFloat, SupportsIndex, overload
 
 import numpy as np
 
 import bn_ext._core as _core
-from bn_ext._names import refuses_other_names, unknown
+from bn_ext._derivatives import statistics_backward, vectors_alike
 from bn_ext._results import (
     BatchNormAddGradients,
     BatchNormDoubleBackward,
@@ -20,10 +22,8 @@ from bn_ext._results import (
 )
 from bn_ext._sums import GradientSums, total_of
 from bn_ext._typing import Array, Data, DataFormat, Flag, NDArray, Out, Scalar
-from bn_ext._vectors import statistics_backward, vectors_alike
 
 
-@refuses_other_names
 def batch_norm_training(
     src: Data[Scalar],
     gamma: Array | None = None,
@@ -41,7 +41,6 @@ def batch_norm_training(
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
     exact: Flag = False,
-    **other: Never,
 ) -> BatchNormTraining[NDArray[Scalar]]:
     """Batch normalization with the statistics of the batch itself.
 
@@ -79,9 +78,8 @@ def batch_norm_training(
         If True, results that are 0 or less become 0; a NaN stays.
     workspace : ndarray of uint8, shape (ceil(src.size / 8) + 2 * src.ndim,), optional
         A contiguous array in which the call records which elements the ReLU passed, for
-        `batch_norm_backward`. It needs ``relu=True``. Each element has one bit, in the order of
-        src's axes in memory, the first one the lowest of the first byte. Behind the bits, two bytes
-        for each axis record this order and what tells the shape.
+        `batch_norm_backward`: a bit each, and behind them what tells the order of axes and the
+        shape. It needs ``relu=True``.
     out : tuple (dst, mean, variance), optional
         Arrays to write to; any of them may be None. ``dst`` may occupy exactly the memory of src or
         src_1. ``mean`` and ``variance`` may have any of the four dtypes.
@@ -106,11 +104,10 @@ def batch_norm_training(
     What the Notes of `batch_norm_backward` say of errors, copies and bits holds here, too.
 
     Mean and variance are accurate even if the mean is far from 0, or squares overflow or underflow.
-    A constant channel has a variance of 0 and dst = beta, unless rstd or gamma * rstd exceeds the
-    range of the arithmetic: its dst is then NaN, as with an epsilon of 0, or one below 8.6e-78 if
-    the data is not float64. In an array in `out`, a variance too large for its dtype is Inf, and
-    the diff_src and diff_gamma computed from it are 0: in float16 from a standard deviation of 256
-    on, in float32 from 1.8e19 on.
+    A constant channel has a variance of 0 and dst = beta; with an epsilon of 0, or a tiny one, dst
+    is NaN. In an array in `out`, a variance too large for its dtype is Inf, and the diff_src and
+    diff_gamma computed from it are 0: in float16 from a standard deviation of 256 on, in float32
+    from 1.8e19 on.
 
     An empty src gives an empty dst and NaN statistics. The running statistics do not change.
 
@@ -128,15 +125,12 @@ def batch_norm_training(
            [ 0.      , -0.46291 ],
            [ 1.224745,  1.38873 ]])
     """
-    if other:
-        raise unknown(batch_norm_training, other)
     return _core.training(
         src, gamma, beta, epsilon, data_format, running_mean, running_variance,
         exponential_avg_factor, correction, src_1, relu, workspace, out, num_threads, exact,
     )  # fmt: skip
 
 
-@refuses_other_names
 def batch_norm_inference(
     src: Data[Scalar],
     mean: Array,
@@ -151,7 +145,6 @@ def batch_norm_inference(
     workspace: NDArray[np.uint8] | None = None,
     out: NDArray[Any] | None = None,
     num_threads: SupportsIndex | None = None,
-    **other: Never,
 ) -> NDArray[Scalar]:
     """Batch normalization with given statistics.
 
@@ -189,8 +182,6 @@ def batch_norm_inference(
     array([[0., 1.],
            [1., 3.]])
     """
-    if other:
-        raise unknown(batch_norm_inference, other)
     return _core.inference(
         src, mean, variance, gamma, beta, epsilon, data_format, src_1, relu, workspace, out,
         num_threads,
@@ -215,11 +206,10 @@ def batch_norm_backward(
     dst: Array | None = None, workspace: NDArray[np.uint8] | None = None,
     diff_src_1: Literal[True], exact: Flag = False,
 ) -> BatchNormAddGradients[NDArray[Scalar]]: ...  # fmt: skip
-@refuses_other_names
 def batch_norm_backward(  # type: ignore[no-untyped-def]  # types: see the overloads
     src, diff_dst, mean, variance, gamma=None, *, epsilon, data_format=None, is_training=True,
     param_grads=True, sums=None, out=None, num_threads=None, relu=False, beta=None, dst=None,
-    workspace=None, diff_src_1=False, exact=False, **other,
+    workspace=None, diff_src_1=False, exact=False,
 ):  # fmt: skip
     """Gradient of batch normalization.
 
@@ -267,10 +257,8 @@ def batch_norm_backward(  # type: ignore[no-untyped-def]  # types: see the overl
         exactly the memory of src, diff_dst or dst. No other overlap is accepted, nor may diff_src
         and diff_src_1 overlap.
     num_threads : int, optional
-        Maximum number of threads. None means the least of OpenMP's maximum, the CPU affinity of the
-        calling thread and the container's CPU quota (read at import), and fewer for a small problem
-        or while other calls use several. A forked child uses one thread if a call used several
-        before the fork.
+        Maximum number of threads. None means what OpenMP, the CPU affinity and the container's CPU
+        quota allow, and fewer for a small problem or while other calls use several.
     relu : bool, optional
         True if the forward pass ended in a ReLU. Then dy is diff_dst where the ReLU passed the
         element, and 0 elsewhere. It passes all but those that are 0 or less, so a NaN, too. Exactly
@@ -320,10 +308,6 @@ def batch_norm_backward(  # type: ignore[no-untyped-def]  # types: see the overl
     -----
     If an error is raised, nothing has been written.
 
-    Slices of the batch or the channels are not copied, with some exceptions; other views that are
-    not dense are, and so are operands with another order of axes in memory than src's: see "What is
-    copied" in the documentation.
-
     With beta, the result of the forward pass has the bits that `batch_norm_inference` gives for the
     same mean, variance, gamma and beta. Pass the float64 statistics of `batch_norm_training` to
     find exactly the elements that its ReLU passed. With statistics rounded to float32, different
@@ -355,8 +339,6 @@ def batch_norm_backward(  # type: ignore[no-untyped-def]  # types: see the overl
            [-0.408248, -0.016533],
            [ 0.204124,  0.003307]])
     """
-    if other:
-        raise unknown(batch_norm_backward, other)
     return _core.backward(
         src, diff_dst, mean, variance, gamma, epsilon, data_format, is_training, param_grads, out,
         num_threads, relu, beta, dst, workspace, diff_src_1, exact,
@@ -364,7 +346,6 @@ def batch_norm_backward(  # type: ignore[no-untyped-def]  # types: see the overl
     )  # fmt: skip
 
 
-@refuses_other_names
 def batch_norm_double_backward(
     src: Data[Scalar],
     diff_dst: Array,
@@ -380,7 +361,6 @@ def batch_norm_double_backward(
     is_training: Flag = True,
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
-    **other: Never,
 ) -> BatchNormDoubleBackward[NDArray[Scalar]]:
     """Gradient of the gradient: what `batch_norm_backward` returns, differentiated once more.
 
@@ -455,15 +435,12 @@ def batch_norm_double_backward(
     >>> second.diff_gamma.round(6)
     array([0.416   , 0.000917])
     """
-    if other:
-        raise unknown(batch_norm_double_backward, other)
     return _core.double_backward(
         src, diff_dst, mean, variance, gamma, diff_diff_src, diff_diff_gamma, diff_diff_beta,
         epsilon, data_format, is_training, out, num_threads,
     )  # fmt: skip
 
 
-@refuses_other_names
 def batch_norm_statistics_backward(
     diff_gamma: Array,
     diff_beta: Array,
@@ -471,7 +448,6 @@ def batch_norm_statistics_backward(
     gamma: Array | None = None,
     *,
     epsilon: SupportsFloat,
-    **other: Never,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Gradient of batch normalization with respect to a given mean and variance.
 
@@ -507,8 +483,6 @@ def batch_norm_statistics_backward(
     ...     grads.diff_gamma, grads.diff_beta, variance, epsilon=0.0)
     (array([-1.]), array([-0.1875]))
     """
-    if other:
-        raise unknown(batch_norm_statistics_backward, other)
     required = {"diff_gamma": diff_gamma, "diff_beta": diff_beta, "variance": variance}
     vectors = vectors_alike(**required, **({} if gamma is None else {"gamma": gamma}))
     epsilon = _core.as_epsilon(epsilon)

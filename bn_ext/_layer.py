@@ -14,13 +14,12 @@ With `allreduce`, each pass first sums over all processes:
 from __future__ import annotations  # help shows names, not what they stand for
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Never, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex
 
 import numpy as np
 
 import bn_ext._core as _core
-from bn_ext._gated import workspace_size
-from bn_ext._names import find_hint, refuses_other_names, unknown
+from bn_ext._derivatives import workspace_size
 from bn_ext._sums import GradientSums, Statistics, total_of
 from bn_ext._typing import Array, DataFormat, DTypeLike, Flag, NDArray
 
@@ -36,11 +35,6 @@ _STATE = {
 _COUNT = "num_batches_tracked", "an integer", 0
 #: What a state can hold, in an int64.
 _MOST_BATCHES = 2**63 - 1
-#: Attributes that other packages may call otherwise.
-_OWN = (
-    "channels", "epsilon", "data_format", "affine", "relu", "exponential_avg_factor", "num_threads",
-    "correction", "training", *_STATE,
-)  # fmt: skip
 
 
 class _Options(NamedTuple):
@@ -124,9 +118,8 @@ class BatchNorm:
     layer in one thread at a time. A copy or pickle of a layer has no saved pass. Copies, even deep
     ones, share what is behind `allreduce`; a pickle needs an `allreduce` that can be pickled.
 
-    An array that you set as an attribute must be a NumPy array of shape (C,): the next pass checks
-    it. gamma and beta may be None. What depends on arrays cannot change, such as the channels. Nor
-    can you set attributes of other packages, such as momentum, except in a subclass.
+    What you set as an attribute, the next pass checks. gamma and beta may be None. What arrays
+    depend on cannot change, such as the channels.
 
     Examples
     --------
@@ -150,7 +143,6 @@ class BatchNorm:
     #: Attributes that a subclass does not have -> hint.
     _LACKS: ClassVar[dict[str, str]] = {}
 
-    @refuses_other_names
     def __init__(
         self,
         channels: SupportsIndex,
@@ -166,10 +158,7 @@ class BatchNorm:
         num_threads: int | None = None,
         exact: Flag = False,
         allreduce: Callable[[Any], Any] | None = None,
-        **other: Never,
     ) -> None:
-        if other:
-            raise unknown(BatchNorm, other)
         options = _Options(
             channels=_core.as_index(channels, "channels", "an integer", 1, _MOST_CHANNELS),
             epsilon=_core.as_epsilon(epsilon),
@@ -245,7 +234,6 @@ class BatchNorm:
 
     # ---- passes -----------------------------------------------------------------------
 
-    @refuses_other_names
     def forward(
         self,
         src: Array,
@@ -253,7 +241,6 @@ class BatchNorm:
         *,
         keep: Flag = True,
         track: Flag = True,
-        **other: Never,
     ) -> NDArray[Any]:
         """Normalize a batch.
 
@@ -282,15 +269,13 @@ class BatchNorm:
         MemoryError
             As for these. Running statistics are then unchanged, and `saved` is None.
         """
-        if other:
-            raise unknown(BatchNorm.forward, other)
         keep, track = _core.as_flag(keep, "keep"), _core.as_flag(track, "track")
         data = self._as_data(src)
-        added = None if src_1 is None else _core.as_array(src_1, "src_1")
+        src_1 = None if src_1 is None else _core.as_array(src_1, "src_1")
         state = vars(self)  # __setattr__ takes a tenth of a small call's time
         before, state["saved"] = state["saved"], None
         try:
-            return self._forward(data, added, keep, track)
+            return self._forward(data, src_1, keep, track)
         except (TypeError, ValueError):  # a refusal, which has changed nothing
             state["saved"] = before
             raise
@@ -299,19 +284,19 @@ class BatchNorm:
         """Call `forward`, which a subclass may override."""
         return self.forward(*arguments, **options)
 
-    __call__.__signature__ = forward.__signature__  # type: ignore[attr-defined]
+    __call__.__wrapped__ = forward  # type: ignore[attr-defined]  # for inspect.signature
 
     def _forward(
-        self, data: NDArray[Any], added: NDArray[Any] | None, keep: bool, track: bool
+        self, data: NDArray[Any], src_1: NDArray[Any] | None, keep: bool, track: bool
     ) -> NDArray[Any]:
         """Compute a forward pass; then update the layer."""
         # To see what the ReLU passed, backward computes dst again. It cannot do so if an array was
         # added, which is not kept.
         workspace = None
-        if self.relu and added is not None and keep:
+        if self.relu and src_1 is not None and keep:
             workspace = np.empty(workspace_size(data.size, data.ndim), np.uint8)
         options = {
-            **self._shared(), "src": data, "gamma": self.gamma, "beta": self.beta, "src_1": added,
+            **self._shared(), "src": data, "gamma": self.gamma, "beta": self.beta, "src_1": src_1,
             "relu": self.relu, "workspace": workspace,
         }  # fmt: skip
         from_batch, elements = self._from_batch(), data.size // self.channels
@@ -335,7 +320,7 @@ class BatchNorm:
             beta = np.zeros(self.channels) if self.beta is None else self.beta
             gate = {"beta": beta} if workspace is None else {"workspace": workspace}
             vars(self)["saved"] = Saved(
-                data, mean, variance, from_batch, added is not None, gate, self._options, elements
+                data, mean, variance, from_batch, src_1 is not None, gate, self._options, elements
             )
         return dst
 
@@ -397,22 +382,23 @@ class BatchNorm:
             )
         if data.ndim < 2 or data.shape[axis] == self.channels:  # the functions refuse the former
             return data
-        other, format_ = (1, "NCX") if axis == -1 else (-1, "NXC")
-        fits = data.shape[other] == self.channels
-        hint = f'; axis {other} has {self.channels}: pass data_format="{format_}" to BatchNorm'
+        other_axis, other_format = (1, "NCX") if axis == -1 else (-1, "NXC")
+        fits = data.shape[other_axis] == self.channels
+        hint = (
+            f"; axis {other_axis} has {self.channels}: "
+            f'pass data_format="{other_format}" to BatchNorm'
+        )
         raise ValueError(
             f"src: expected {self.channels} channels on axis {axis}, got shape "
             f"{data.shape}{hint if fits else ''}"
         )
 
-    @refuses_other_names
     def backward(
         self,
         diff_dst: Array,
         saved: Saved | None = None,
         *,
         accumulate: Flag = False,
-        **other: Never,
     ) -> NDArray[Any] | Any:
         """Gradients of a `forward`.
 
@@ -444,8 +430,6 @@ class BatchNorm:
             options, or `allreduce` has not added the same parts in both passes. Nothing has then
             been written.
         """
-        if other:
-            raise unknown(BatchNorm.backward, other)
         saved = self._pass_of(saved)
         diff = _core.as_array(diff_dst, "diff_dst")
         accumulate = _core.as_flag(accumulate, "accumulate")
@@ -472,8 +456,8 @@ class BatchNorm:
                 self.diff_beta += grads.diff_beta
         if saved is self.saved:
             vars(self)["_used"] = saved.mean
-        added = grads[3] if gated else diff
-        return (grads.diff_src, added) if saved.added else grads.diff_src
+        diff_src_1 = grads[3] if gated else diff
+        return (grads.diff_src, diff_src_1) if saved.added else grads.diff_src
 
     def _pass_of(self, saved: Saved | None) -> Saved:
         """The pass whose gradient is wanted: the one that is given, or the last."""
@@ -494,11 +478,11 @@ class BatchNorm:
             raise TypeError(
                 f"saved: expected the layer's `saved` after a forward, got {_core.shown(saved)}"
             )
-        for name, ours, theirs in zip(_Options._fields, self._options, saved.options, strict=True):
-            if theirs != ours:
+        for name, own, passed in zip(_Options._fields, self._options, saved.options, strict=True):
+            if passed != own:
                 raise ValueError(
-                    f"saved: expected a pass of a layer with {name}={ours!r}, like this one, "
-                    f"got one with {name}={theirs!r}"
+                    f"saved: expected a pass of a layer with {name}={own!r}, like this one, "
+                    f"got one with {name}={passed!r}"
                 )
         return saved
 
@@ -508,8 +492,8 @@ class BatchNorm:
         """The sums of all processes that `_core.backward` takes, if there are any."""
         total, elements = None, saved.src.size // self.channels
         if self.allreduce and (saved.from_batch or param_grads):
-            known = {"variance": saved.variance, "gamma": self.gamma, "epsilon": self.epsilon}
-            total = self._total(GradientSums, *arrays[:3], **gate, **known)
+            for_beta = {"variance": saved.variance, "gamma": self.gamma, "epsilon": self.epsilon}
+            total = self._total(GradientSums, *arrays[:3], **gate, **for_beta)
             elements = total.count
         if saved.from_batch and saved.elements != elements:
             raise ValueError(
@@ -530,13 +514,10 @@ class BatchNorm:
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything except what `forward` saves for `backward`."""
-        state = {**vars(self), "saved": None, "_used": None}
-        del state["_options"]
-        return state
+        return {**vars(self), "saved": None, "_used": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        options = _Options._make(state[name] for name in _Options._fields)
-        vars(self).update(state, _options=options)
+        vars(self).update(state)
 
     def __copy__(self) -> BatchNorm:
         """A layer with the same parameters but its own statistics, like its own count."""
@@ -572,7 +553,7 @@ class BatchNorm:
 
     def _state(self) -> dict[str, NDArray[Any]]:
         """The arrays themselves, under torch's names."""
-        arrays = {theirs: getattr(self, ours) for ours, theirs in _STATE.items()}
+        arrays = {key: getattr(self, name) for name, key in _STATE.items()}
         return {name: array for name, array in arrays.items() if array is not None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -598,27 +579,26 @@ class BatchNorm:
     if not TYPE_CHECKING:  # with them, a type checker would accept every attribute
 
         def __getattr__(self, name):
-            """Say what to read instead of what other packages' layers have."""
-            hint = self._LACKS.get(name) or find_hint(name, _OWN)
+            """Say what to do instead of what a subclass lacks."""
+            hint = self._LACKS.get(name, "")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
         def __setattr__(self, name, value):
-            """Refuse what is fixed and, except in a user's subclass, names of others."""
+            """Refuse what is fixed, and what a subclass lacks."""
             if name in _Options._fields and name in vars(self):
                 hint = "fixed when the layer is made; make another BatchNorm"
                 raise AttributeError(f"{name}: {hint}")
-            is_ours = type(self).__module__.partition(".")[0] == "bn_ext"
-            if name in self._LACKS or (is_ours and name not in _OWN and find_hint(name, _OWN)):
+            if name in self._LACKS:
                 self.__getattr__(name)
             super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         options = ("epsilon", "exponential_avg_factor", "correction", "data_format", "affine")
-        shown = [f"{name}={getattr(self, name)!r}" for name in (*options, "relu")]
+        texts = [f"{name}={getattr(self, name)!r}" for name in (*options, "relu")]
         usual = {"track_running_stats": True, "exact": False, "allreduce": None, "training": True,
                  "frozen": False}  # fmt: skip
-        shown += [f"{a}={getattr(self, a)!r}" for a in usual if getattr(self, a) != usual[a]]
-        return f"BatchNorm({self.channels}, {', '.join(shown)}, dtype='{self.dtype}')"
+        texts += [f"{a}={getattr(self, a)!r}" for a in usual if getattr(self, a) != usual[a]]
+        return f"BatchNorm({self.channels}, {', '.join(texts)}, dtype='{self.dtype}')"
 
 
 # ---- conversion of arguments, with errors that name them ----------------------------------
@@ -645,8 +625,8 @@ def _as_state(
     missing, unexpected = own.keys() - state.keys(), state.keys() - {*names}
     if missing or unexpected:
         wrong = {"missing": missing, "unexpected": unexpected}
-        listed = [f"; {what}: {', '.join(sorted(map(str, names)))}"
-                  for what, names in wrong.items() if names]  # fmt: skip
+        listed = [f"; {fault}: {', '.join(sorted(map(str, keys)))}"
+                  for fault, keys in wrong.items() if keys]  # fmt: skip
         raise ValueError(f"state: expected {', '.join(names) or 'no names'}{''.join(listed)}")
     new: dict[str, Any] = {}
     for name, value in state.items():

@@ -68,10 +68,17 @@ def _load_core() -> tuple[Any, dict[str, str]]:
         for name in unset:
             if name not in os.environ:
                 os.unsetenv(name)
-    came = before and _openmp_libraries() == before
-    chosen = "another package that uses OpenMP, loaded earlier" if came else "bn_ext's {}"
+    was_loaded = before and _openmp_libraries() == before
+    setter = "another package that uses OpenMP, loaded earlier" if was_loaded else "bn_ext's {}"
     set_by = {name: name if name in os.environ else "OMP_WAIT_POLICY" for name in _SPIN}
-    return core, set_by | {name: chosen.format(name) for name in unset}
+    return core, set_by | {name: setter.format(name) for name in unset}
+
+
+def missing(module: str, error: ImportError, install: str) -> ModuleNotFoundError:
+    """The error for a package that the module of this name needs."""
+    name = module.partition(".")[2]
+    text = f"{module}: expected {name}, got {error!r:.200}; python -m pip install {install}"
+    return ModuleNotFoundError(text, name=name)
 
 
 def available_isas() -> tuple[str, ...]:
@@ -98,8 +105,8 @@ def spelled(isa: str) -> str:
     import platform
 
     least = {"x86_64": "SSE2", "amd64": "SSE2", "aarch64": "NEON", "arm64": "NEON"}
-    own = least.get(platform.machine().lower())
-    name = {"baseline": own, "v3": "AVX2", "v4": "AVX-512"}.get(isa)
+    baseline = least.get(platform.machine().lower())
+    name = {"baseline": baseline, "v3": "AVX2", "v4": "AVX-512"}.get(isa)
     return f"{isa} ({name})" if name else isa
 
 
@@ -125,13 +132,11 @@ def get_isa() -> str:
 def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     """Set how much memory of freed results bn_ext keeps for new results.
 
-    New memory is slow: the system clears each page before a process sees it. For a gradient larger
-    than the cache, clearing takes 0.5 to 0.8 times as long as computing the gradient. So when the
-    last view of a result of 16 MiB or more (1 MiB without glibc) is gone, bn_ext keeps its memory
-    block, and the next result of about that size reuses the block. The pages of kept blocks are
-    offered to the system, which takes them when it needs memory (``MADV_FREE``); until then, they
-    count as used by this process. If an allocation of bn_ext fails, all blocks are released, and
-    it is tried again. At most 64 blocks are kept.
+    New memory is slow: the system clears each page before a process sees it. So when the last view
+    of a result of 16 MiB or more (1 MiB without glibc) is gone, bn_ext keeps its memory block, and
+    the next result of about that size reuses the block. The system takes the pages of kept blocks
+    when it needs memory (``MADV_FREE``); until then, they count as used by this process. At most 64
+    blocks are kept, and none if an allocation of bn_ext would fail.
 
     Parameters
     ----------
@@ -195,8 +200,8 @@ def _cache_sizes() -> tuple[int, int]:
             sizes[int(match[1])] = int(match[2]) << {"": 0, "K": 10, "M": 20}[match[3]]
     # A virtual machine of two CPUs may report 480 MiB, which it shares with a hundred others. Few
     # processors have more than 16 MiB for each core.
-    ours = (16 << 20) * (os.cpu_count() or 1)
-    return sizes[2], max(sizes[2], min(sizes[3], ours))
+    share = (16 << 20) * (os.cpu_count() or 1)
+    return sizes[2], max(sizes[2], min(sizes[3], share))
 
 
 def _memory(*places: str) -> int:
@@ -206,8 +211,8 @@ def _memory(*places: str) -> int:
     except ImportError:  # Windows
         return 0
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    own = [resource.getrlimit(each)[0] for each in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
-    limits += [limit for limit in own if limit != resource.RLIM_INFINITY]
+    ulimits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    limits += [limit for limit in ulimits if limit != resource.RLIM_INFINITY]
     limits += [limit for (limit,) in _groups.limits("memory.max", *places)]
     return max(0, min(limits))
 
@@ -292,9 +297,9 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     if mode == "dicts":
         return config
     levels = tuple(map(spelled, available_isas()))
-    shown = {**config, "isa": spelled(get_isa()), "available_isas": levels}
-    width = max(map(len, shown))
-    for key, value in shown.items():
+    lines = {**config, "isa": spelled(get_isa()), "available_isas": levels}
+    width = max(map(len, lines))
+    for key, value in lines.items():
         text = ", ".join(map(str, value)) if isinstance(value, tuple) else value
         print(f"{key:<{width}}  {text}")
     return None

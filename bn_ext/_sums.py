@@ -9,12 +9,13 @@ integers, which any engine can add. `+` checks what belongs together; integers t
 added are checked when they are used.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, SupportsFloat, SupportsIndex
+from __future__ import annotations  # help shows names, not what they stand for
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsFloat, SupportsIndex
 
 import numpy as np
 
 import bn_ext._core as _core
-from bn_ext._names import refuses_other_names, unknown
 from bn_ext._typing import Array, DataFormat, Flag, NDArray
 
 #: Doubles count exactly below this.
@@ -72,7 +73,7 @@ class _Sums:
     @property
     def _format(self) -> _core.StateFormat:
         """Of exact sums of this dtype and kind."""
-        return _core.state_format(self.dtype, self._OF_MOMENTS)
+        return _core.STATE_FORMATS[self.dtype, self._OF_MOMENTS]
 
     @property
     def array(self) -> NDArray[np.int64]:
@@ -116,8 +117,8 @@ class _Sums:
             return NotImplemented
         with _core.DefaultMode():
             return all(
-                np.array_equal(ours, theirs, equal_nan=ours.dtype.kind == "f")
-                for ours, theirs in zip(self._values(), other._values(), strict=True)
+                np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+                for a, b in zip(self._values(), other._values(), strict=True)
             )
 
     def __repr__(self) -> str:
@@ -149,7 +150,7 @@ class _Sums:
         counts = type(count) is int and 0 <= count <= most
         _require(counts, "_count", f"an integer from 0 to {most}", count)
         if exact:
-            format = _core.state_format(dtype, self._OF_MOMENTS)
+            format = _core.STATE_FORMATS[dtype, self._OF_MOMENTS]
             rows = _array_of("_rows", saved["_rows"], np.bool_, format.rows)
             packed = _array_of("_sums", sums, np.int64, int(rows.sum()), 2, None)
             sums = _core.unpack_state(packed, rows, format)
@@ -164,9 +165,9 @@ class _Sums:
 
     def _values(self) -> tuple[NDArray[Any], ...]:
         """Arrays that are equal for equal sums."""
-        alike = [np.asarray(getattr(self, name)) for name in self._ALIKE]
+        shared = [np.asarray(getattr(self, name)) for name in self._ALIKE]
         sums = _core.canonical_state(self._sums, self._format) if self.exact else self._sums
-        return (*alike, np.asarray(self.count), sums)
+        return (*shared, np.asarray(self.count), sums)
 
     def _with(self, sums: NDArray[Any], count: int) -> Self:
         """The same with other sums."""
@@ -179,11 +180,11 @@ class _Sums:
         for name in self._ALIKE:
             self._require_same(name, getattr(self, name), getattr(other, name))
 
-    def _require_same(self, name: str, ours: Any, theirs: Any, hint: str = "") -> None:
-        if ours != theirs:
+    def _require_same(self, name: str, a: Any, b: Any, hint: str = "") -> None:
+        if a != b:
             raise ValueError(
-                f"{type(self).__name__}: expected parts of one whole, got one with {name}={ours} "
-                f"and one with {name}={theirs}{hint}"
+                f"{type(self).__name__}: expected parts of one whole, got one with {name}={a} "
+                f"and one with {name}={b}{hint}"
             )
 
     def _joined(self, other: Self, count: int) -> NDArray[np.float64]:
@@ -238,8 +239,7 @@ class Statistics(_Sums):
     Sums of one part have the bits of `batch_norm_training`. Unless exact, the same parts in the
     same order give the same bits every time, but not always those of one call, and each part's
     variance must be below 1.8e308. For float64 data the mean's low part is kept, so parts lose no
-    digits where the mean is large. If exact, the mean is within 0.5001 ulp of the exact one
-    (subnormal: 1), the variance within 1.51 (near 2**-1022 and below: 2).
+    digits where the mean is large.
 
     Objects with equal values are equal, and so are pickles of exact ones, but for the bits of NaNs
     in a mean. A pickle that was damaged raises a ValueError or TypeError that names what is wrong.
@@ -259,7 +259,6 @@ class Statistics(_Sums):
     __module__ = "bn_ext"
     _OF_MOMENTS = True
 
-    @refuses_other_names
     def __init__(
         self,
         src: Array,
@@ -267,10 +266,7 @@ class Statistics(_Sums):
         data_format: DataFormat | None = None,
         exact: Flag = False,
         num_threads: SupportsIndex | None = None,
-        **other: Never,
     ) -> None:
-        if other:
-            raise unknown(Statistics, other)
         self.exact = _core.as_flag(exact, "exact")
         summed = _core.training_sums(src, data_format, self.exact, num_threads)
         self._sums, self._count, self.dtype = summed
@@ -337,16 +333,15 @@ class Statistics(_Sums):
         share, power = other._count / count, _core.power_above(count)
         # The mean is a pair of doubles if there is a third row.
         mean, squares, low = (*self._sums, 0.0)[:3]
-        theirs, their_squares, their_low = (*other._sums, 0.0)[:3]
-        off = (theirs - mean) + (their_low - low)
+        other_mean, other_squares, other_low = (*other._sums, 0.0)[:3]
+        distance = (other_mean - mean) + (other_low - low)
         # Grouped like this, nothing overflows unless the variance does.
-        their_squares = their_squares * (_core.power_above(other._count) / power) + off * (
-            off * (self._count * share / power)
-        )
-        squares = squares * (_core.power_above(self._count) / power) + their_squares
-        step = off * share + low
-        half = mean / 2 + (theirs / 2 - mean / 2) * share
-        total = np.where(np.isfinite(off), mean + step, 2 * half)
+        between = distance * (distance * (self._count * share / power))
+        other_squares = other_squares * (_core.power_above(other._count) / power) + between
+        squares = squares * (_core.power_above(self._count) / power) + other_squares
+        step = distance * share + low
+        half = mean / 2 + (other_mean / 2 - mean / 2) * share
+        total = np.where(np.isfinite(distance), mean + step, 2 * half)
         moved = total - mean
         low = (mean - (total - moved)) + (step - moved)  # what rounding took from the total
         low[~np.isfinite(low)] = 0
@@ -414,7 +409,6 @@ class GradientSums(_Sums):
     if TYPE_CHECKING:  # `help` would show it
         _mean: NDArray[np.float64]
 
-    @refuses_other_names
     def __init__(
         self,
         src: Array,
@@ -431,10 +425,7 @@ class GradientSums(_Sums):
         variance: Array | None = None,
         gamma: Array | None = None,
         epsilon: SupportsFloat | None = None,
-        **other: Never,
     ) -> None:
-        if other:
-            raise unknown(GradientSums, other)
         self.exact = _core.as_flag(exact, "exact")
         summed = _core.backward_sums(
             src, diff_dst, mean, data_format, self.exact, num_threads, relu, beta, dst, workspace,

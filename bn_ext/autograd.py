@@ -10,18 +10,19 @@ vectors are copies in float64: whoever passed an array may update it. Primitives
 default floating-point mode.
 """
 
+from __future__ import annotations  # help shows names, not what they stand for
+
 from types import SimpleNamespace
-from typing import Any, Never, SupportsFloat, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
 import bn_ext._core as _core
 import bn_ext._layer as _layer
-from bn_ext._gated import gated_double_backward, workspace_size
-from bn_ext._names import missing, refuses_other_names, unknown
+from bn_ext._derivatives import gated_double_backward, statistics_backward, workspace_size
+from bn_ext._runtime import missing
 from bn_ext._typing import DataFormat, Flag
-from bn_ext._vectors import statistics_backward
 
 try:
     from autograd import extend
@@ -47,10 +48,10 @@ class _Space(extend.VSpace):
     def zeros(self):
         return _Gradients()
 
-    def _add(self, ours, theirs):
+    def _add(self, a, b):
         with _core.DefaultMode():
-            both = {name: ours[name] + theirs[name] for name in ours.keys() & theirs.keys()}
-        return _Gradients({**ours, **theirs, **both})
+            sums = {name: a[name] + b[name] for name in a.keys() & b.keys()}
+        return _Gradients({**a, **b, **sums})
 
     _mut_add = _add
 
@@ -170,13 +171,12 @@ def _apply(function, *, relu, exact, **options):
     return _normalize(*map(arrays.get, _ARGUMENTS), step)
 
 
-@refuses_other_names
 def batch_norm_training(
     src: Any, gamma: Any = None, beta: Any = None, *, epsilon: SupportsFloat,
     data_format: DataFormat | None = None, src_1: Any = None, relu: Flag = False,
     num_threads: SupportsIndex | None = None, exact: Flag = False, running_mean: Any = None,
     running_variance: Any = None, exponential_avg_factor: SupportsFloat | None = None,
-    correction: SupportsFloat | None = None, **other: Never,
+    correction: SupportsFloat | None = None,
 ) -> NDArray[Any]:  # fmt: skip
     """`bn_ext.batch_norm_training` for autograd.
 
@@ -200,18 +200,13 @@ def batch_norm_training(
     >>> autograd.grad(loss, 1)(src, gamma).round(6)
     array([21.426122])
     """
-    arguments = locals()
-    if arguments.pop("other"):
-        raise unknown(batch_norm_training, other)
-    return _apply(_core.training, **arguments)
+    return _apply(_core.training, **locals())
 
 
-@refuses_other_names
 def batch_norm_inference(
     src: Any, mean: Any, variance: Any, gamma: Any = None, beta: Any = None, *,
     epsilon: SupportsFloat, data_format: DataFormat | None = None, src_1: Any = None,
     relu: Flag = False, num_threads: SupportsIndex | None = None, exact: Flag = False,
-    **other: Never,
 ) -> NDArray[Any]:  # fmt: skip
     """`bn_ext.batch_norm_inference` for autograd.
 
@@ -231,10 +226,7 @@ def batch_norm_inference(
     >>> autograd.grad(loss)(np.array([1.0]))
     array([-0.5])
     """
-    arguments = locals()
-    if arguments.pop("other"):
-        raise unknown(batch_norm_inference, other)
-    return _apply(_core.inference, **arguments)
+    return _apply(_core.inference, **locals())
 
 
 class BatchNorm(_layer.BatchNorm):
@@ -263,17 +255,14 @@ class BatchNorm(_layer.BatchNorm):
         ("gradients", "diff_gamma", "diff_beta"), "; autograd.grad returns the gradients"
     )
 
-    @refuses_other_names
     def forward(  # type: ignore[override]
-        self, parameters: Any, src: Any, src_1: Any = None, *, track: Flag = True, **other: Never
+        self, parameters: Any, src: Any, src_1: Any = None, *, track: Flag = True
     ) -> NDArray[Any]:
         """Normalize a batch; returns dst.
 
         `parameters` are gamma and beta; an empty sequence means the layer's own, if any. All else
         is as for `bn_ext.BatchNorm.forward` and `batch_norm_training`.
         """
-        if other:
-            raise unknown(BatchNorm.forward, other)
         try:
             gamma, beta = parameters if len(parameters) else (self.gamma, self.beta)
         except (TypeError, ValueError) as error:

@@ -11,19 +11,21 @@ In a single graph, each chunk would stay in memory until all are summed. A task 
 each operand and nothing else of that size, because Dask fuses reading into it.
 """
 
+from __future__ import annotations  # help shows names, not what they stand for
+
 import math
 import re
 from functools import partial
 from itertools import cycle, zip_longest
-from typing import Any, Never, SupportsFloat, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
 import bn_ext._core as _core
 import bn_ext._functions as _functions
-from bn_ext._names import missing, refuses_other_names, unknown
 from bn_ext._results import BatchNormGradients, BatchNormTraining
+from bn_ext._runtime import missing
 from bn_ext._sums import GradientSums, Statistics
 from bn_ext._typing import Array, DataFormat, Flag
 
@@ -39,7 +41,7 @@ __dir__ = __all__.copy
 _Named = dict[str, Any]
 
 
-def _checked(check: Any, data: _Named, vectors: _Named, options: _Named, **others: Any) -> Any:
+def _checked(check: Any, data: _Named, vectors: _Named, options: _Named, **tracking: Any) -> Any:
     """Raise what a dry run of `check` raises. Return the axis of the channels, data chunked like
     src, the vectors of each block of channels, and options.
     """
@@ -52,21 +54,21 @@ def _checked(check: Any, data: _Named, vectors: _Named, options: _Named, **other
     # An unknown size is that of another operand; if unknown in all, 0.
     of_all = zip_longest(*(a.shape for a in data.values()), fillvalue=math.nan)
     sizes = [next((n for n in ns if not math.isnan(n)), 0) for ns in of_all]
-    shown, lazy = data | vectors, []
-    for k, a in shown.items():
+    stand_ins, lazy = data | vectors, []
+    for k, a in stand_ins.items():
         if isinstance(a, da.Array):
             pairs = zip(a.shape, sizes if k in data else cycle(sizes[axis:]), strict=False)
             shape = [m if math.isnan(n) else n for n, m in pairs]
-            shown[k] = np.broadcast_to(np.zeros((), a.dtype), shape)
+            stand_ins[k] = np.broadcast_to(np.zeros((), a.dtype), shape)
             lazy.append(k)
     try:
-        check(**shown, **options, **others, dry=True)
+        check(**stand_ins, **options, **tracking, dry=True)
     except TypeError as error:  # NumPy would load a whole Dask array to convert it
         hint = re.sub(rf"np\.asarray\(({'|'.join(lazy)}), ", r"\1.astype(", str(error))
         raise TypeError(hint) from None
     for k, a in data.items():
-        both = enumerate(zip(src.chunks, a.chunks, strict=True))
-        known = {i: ours for i, (ours, theirs) in both if not math.isnan(sum(ours + theirs))}
+        chunk_pairs = enumerate(zip(src.chunks, a.chunks, strict=True))
+        known = {i: chunks for i, (chunks, old) in chunk_pairs if not math.isnan(sum(chunks + old))}
         data[k] = a.rechunk(known)
         if data[k].numblocks != src.numblocks:
             raise ValueError(
@@ -76,8 +78,8 @@ def _checked(check: Any, data: _Named, vectors: _Named, options: _Named, **other
     (vectors,) = compute({k: a for k, a in vectors.items() if a is not None})
     ends = np.cumsum(src.chunks[axis])
     pieces = {k: np.split(_core.as_array(a, k), ends) for k, a in vectors.items()}
-    own = [{k: parts[i].copy() for k, parts in pieces.items()} for i in range(len(ends))]
-    return axis, data, own, {**options, "epsilon": _core.as_epsilon(options["epsilon"])}
+    by_block = [{k: parts[i].copy() for k, parts in pieces.items()} for i in range(len(ends))]
+    return axis, data, by_block, {**options, "epsilon": _core.as_epsilon(options["epsilon"])}
 
 
 def _lazy(name: str, a: Any) -> Any:
@@ -93,7 +95,7 @@ def _lazy(name: str, a: Any) -> Any:
     raise TypeError(f"{name}: expected {expected}, got {kind.__module__}.{kind.__qualname__}{hint}")
 
 
-def _each(function: Any, axis: int, data: _Named, vectors: list[_Named], options: _Named) -> Any:
+def _blocks(function: Any, axis: int, data: _Named, vectors: list[_Named], options: _Named) -> Any:
     """A function's results, lazy like src; or the totals of a class of sums, computed now."""
     src, axes, sums = data["src"], (*range(data["src"].ndim),), isinstance(function, type)
     dtype, options = (object, {**options, "exact": True}) if sums else (src.dtype, options)
@@ -117,14 +119,12 @@ def _task(function: Any, names: Any, dtype: Any, options: Any, *blocks: Any) -> 
     return result[0] if isinstance(result, tuple) else result
 
 
-@refuses_other_names
 def batch_norm_training(
     src: da.Array, gamma: Array | da.Array | None = None, beta: Array | da.Array | None = None, *,
     epsilon: SupportsFloat, data_format: DataFormat | None = None,
     running_mean: NDArray[Any] | None = None, running_variance: NDArray[Any] | None = None,
     exponential_avg_factor: SupportsFloat | None = None, correction: SupportsIndex | None = None,
     src_1: da.Array | None = None, relu: Flag = False, num_threads: SupportsIndex | None = 1,
-    **other: Never,
 ) -> BatchNormTraining[da.Array]:  # fmt: skip
     """Batch normalization with the statistics of the whole Dask array.
 
@@ -145,8 +145,6 @@ def batch_norm_training(
     >>> mean, dst.compute().round(2)[0]
     (array([ 2., 30.]), array([-1.22, -0.93]))
     """
-    if other:
-        raise unknown(batch_norm_training, other)
     shared: _Named = {"data_format": data_format, "num_threads": num_threads}
     axis, data, vectors, options = _checked(
         _core.training, {"src": src, "src_1": src_1}, {"gamma": gamma, "beta": beta},
@@ -154,11 +152,11 @@ def batch_norm_training(
         running_variance=running_variance, exponential_avg_factor=exponential_avg_factor,
         correction=correction,
     )  # fmt: skip
-    totals = _each(Statistics, axis, {"src": src}, [{}] * len(vectors), shared)
-    for own, total in zip(vectors, totals, strict=True):
-        own |= {"mean": total.mean, "variance": total.variance}
-    dst = _each(_functions.batch_norm_inference, axis, data, vectors, options)
-    mean, variance = (np.concatenate([own[k] for own in vectors]) for k in ("mean", "variance"))
+    totals = _blocks(Statistics, axis, {"src": src}, [{}] * len(vectors), shared)
+    for block, total in zip(vectors, totals, strict=True):
+        block |= {"mean": total.mean, "variance": total.variance}
+    dst = _blocks(_functions.batch_norm_inference, axis, data, vectors, options)
+    mean, variance = (np.concatenate([block[k] for block in vectors]) for k in ("mean", "variance"))
     if running_mean is not None:
         moments, counts = zip(*[total._moments() for total in totals], strict=True)
         running = running_mean, running_variance, exponential_avg_factor, correction
@@ -166,13 +164,11 @@ def batch_norm_training(
     return BatchNormTraining(dst, mean, variance)
 
 
-@refuses_other_names
 def batch_norm_inference(
     src: da.Array, mean: Array | da.Array, variance: Array | da.Array,
     gamma: Array | da.Array | None = None, beta: Array | da.Array | None = None, *,
     epsilon: SupportsFloat, data_format: DataFormat | None = None, src_1: da.Array | None = None,
     relu: Flag = False, num_threads: SupportsIndex | None = 1,
-    **other: Never,
 ) -> da.Array:  # fmt: skip
     """Batch normalization with given statistics, for Dask arrays.
 
@@ -191,9 +187,7 @@ def batch_norm_inference(
     array([[0., 1.],
            [1., 3.]])
     """
-    if other:
-        raise unknown(batch_norm_inference, other)
-    result: da.Array = _each(_functions.batch_norm_inference, *_checked(
+    result: da.Array = _blocks(_functions.batch_norm_inference, *_checked(
         _core.inference, {"src": src, "src_1": src_1},
         {"mean": mean, "variance": variance, "gamma": gamma, "beta": beta},
         {"epsilon": epsilon, "data_format": data_format, "relu": relu, "num_threads": num_threads},
@@ -201,13 +195,12 @@ def batch_norm_inference(
     return result
 
 
-@refuses_other_names
 def batch_norm_backward(
     src: da.Array, diff_dst: da.Array, mean: Array | da.Array, variance: Array | da.Array,
     gamma: Array | da.Array | None = None, *, epsilon: SupportsFloat,
     data_format: DataFormat | None = None, is_training: Flag = True, param_grads: Flag = True,
     relu: Flag = False, beta: Array | da.Array | None = None, dst: da.Array | None = None,
-    num_threads: SupportsIndex | None = 1, **other: Never,
+    num_threads: SupportsIndex | None = 1,
 ) -> BatchNormGradients[da.Array]:  # fmt: skip
     """Gradient of batch normalization, for Dask arrays.
 
@@ -233,8 +226,6 @@ def batch_norm_backward(
     >>> grads.diff_beta, grads.diff_src.compute().round(2)[1]
     (array([  14., 4100.]), array([ -0.82, -11.02]))
     """
-    if other:
-        raise unknown(batch_norm_backward, other)
     axis, data, vectors, options = _checked(
         _core.backward, {"src": src, "diff_dst": diff_dst, "dst": dst},
         {"mean": mean, "variance": variance, "gamma": gamma, "beta": beta},
@@ -242,14 +233,14 @@ def batch_norm_backward(
         is_training=is_training, param_grads=param_grads,
     )  # fmt: skip
     if is_training or param_grads:
-        totals = _each(GradientSums, axis, data, vectors, options)
-        vectors = [{**own, "sums": total} for own, total in zip(vectors, totals, strict=True)]
+        totals = _blocks(GradientSums, axis, data, vectors, options)
+        vectors = [{**block, "sums": total} for block, total in zip(vectors, totals, strict=True)]
     write = {**options, "is_training": is_training, "param_grads": False}
-    diff_src = _each(_functions.batch_norm_backward, axis, data, vectors, write)
+    diff_src = _blocks(_functions.batch_norm_backward, axis, data, vectors, write)
     if not param_grads:
         return BatchNormGradients(diff_src, None, None)
     options, grads = {**options, "data_format": None}, []
-    for own in vectors:  # of a part without elements, with two axes
-        nothing: _Named = dict.fromkeys(data, np.empty((0, len(own["mean"])), src.dtype))
-        grads.append(_functions.batch_norm_backward(**nothing, **own, **options)[1:])
+    for block in vectors:  # of a part without elements, with two axes
+        no_elements: _Named = dict.fromkeys(data, np.empty((0, len(block["mean"])), src.dtype))
+        grads.append(_functions.batch_norm_backward(**no_elements, **block, **options)[1:])
     return BatchNormGradients(diff_src, *map(np.concatenate, zip(*grads, strict=True)))

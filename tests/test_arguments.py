@@ -1,4 +1,4 @@
-"""Arguments: which are accepted, in what forms, and what is said of other names."""
+"""Arguments: which are accepted, and in what forms."""
 
 import array
 import copy
@@ -170,76 +170,16 @@ def test_names_of_layouts(rng, name, layout, ndim):
             call(**values)
 
 
-# ---- other names ---------------------------------------------------------------------------
-
-HERE = {
-    "training": "eps epsilon, input src, x src, weight gamma, scale gamma, bias beta, "
-    "running_var running_variance, moving_mean running_mean, ddof correction, "
-    "residual src_1",
-    "inference": "eps epsilon, running_var variance, save_mean mean, bias beta, z src_1",
-    "backward": "eps epsilon, dout diff_dst, grad_output diff_dst, save_mean mean, "
-    "saved_mean mean, training is_training",
-    "double_backward": "eps epsilon, dy diff_dst, save_var variance, mu mean",
-    "statistics_backward": "weight gamma, var variance",
-    "Statistics": "x src",
-    "GradientSums": "x src, dout diff_dst, batch_mean mean, running_var variance",
-    "BatchNorm": "eps epsilon, num_features channels",
-}
-AXIS = (
-    r", which is called data_format here: 'NXC' \(channels last\) or 'NCX' \(channels on axis 1\)"
-)
-MODES = "; batch_norm_training uses the batch's statistics, batch_norm_inference .* eval\\(\\)"
-#: (function, name that it does not have, hint)
-NAMES = [
-    *(
-        (name, theirs, f", which is called {ours} here")
-        for name, pairs in HERE.items()
-        for theirs, ours in map(str.split, pairs.split(", "))
-    ),
-    *((name, "axis", AXIS) for name in OPERANDS),
-    *((name, "training", MODES) for name in ("training", "inference", "Statistics")),
-    ("training", "is_training", MODES),
-    ("training", "activation", ", which is called relu here: True or False"),
-    ("training", "momentum", r": not accepted, .* \(PyTorch\) .* \(oneDNN, Flax, Keras\); pass .*"),
-    ("inference", "rstd", r"; pass variance=1 / rstd\*\*2 - epsilon"),
-    ("backward", "running_mean", ", which is called mean here if is_training=False"),
-    ("backward", "rstd", r"; pass variance=1 / rstd\*\*2 - epsilon"),
-    ("GradientSums", "training", "; batch_norm_backward has is_training"),
-    ("BatchNorm", "trainable", r"; call freeze\(\)"),
-    ("BatchNorm", "training", r"; call train\(\) or eval\(\)"),
-    ("BatchNorm", "center", ", which is called affine here: False for neither gamma nor beta"),
-    ("BatchNorm", "weight", r"; set the new layer's gamma\[...\], or use load_state_dict"),
-    # Others that are nearly one of ours, and those of which nothing is known.
-    ("training", "epsilom", r"; did you mean 'epsilon'\?"),
-    ("BatchNorm", "track_running_stat", r"; did you mean 'track_running_stats'\?"),
-    ("statistics_backward", "num_threads", ""),
-]
-
-
-@pytest.mark.parametrize(("function", "theirs", "hint"), NAMES)
-def test_other_names(function, theirs, hint):
-    """They are reported even if required arguments are missing too."""
-    call = function_of(function)
-    message = rf"^{call.__name__}\(\) got an unexpected keyword argument '{theirs}'{hint}$"
-    with pytest.raises(TypeError, match=message):
-        call(**{theirs: 1})
-
-
-def test_other_names_in_the_package():
-    for name, hint in (
-        ("batch_norm", "; call batch_norm_training or batch_norm_inference"),
-        ("BatchNorm2d", ", which is called BatchNorm here; bn_ext.torch has layers .*"),
-        ("nobodys", ""),
-    ):
-        with pytest.raises(AttributeError, match=f"has no attribute '{name}'{hint}$"):
-            getattr(bn_ext, name)
-
-
-@pytest.mark.parametrize("module", ["autograd", "dask"])
-def test_other_names_in_modules(module):
-    pytest.importorskip(module)
-    with pytest.raises(TypeError, match="'eps', which is called epsilon here$"):
-        import_module(f"bn_ext.{module}").batch_norm_training(np.ones((3, 2)), eps=1)
+@pytest.mark.parametrize("name", RESULTS)
+def test_arguments_that_do_not_bind(p, name):
+    """Errors are Python's own, so that Python can suggest a name."""
+    call, values = function_of(name), arguments(p, name)
+    with pytest.raises(TypeError, match=r"\(\) got an unexpected keyword argument 'eps'"):
+        call(**values, eps=EPSILON)
+    for absent in ("src", "epsilon"):
+        others = {key: value for key, value in values.items() if key != absent}
+        with pytest.raises(TypeError, match=rf"\(\) missing 1 required .* argument: '{absent}'$"):
+            call(**others)
 
 
 # ---- dtypes ----------------------------------------------------------------------

@@ -53,13 +53,8 @@ def test_vector_published_by_onednn():
     diff_dst = np.array([0.1, 0.1, 0.2, 0.2], np.float32).reshape(1, 2, 2, 1)
     vectors = [np.array([v], np.float32) for v in (2.5, 1.25, 2)]
     for data_format, axes in (("NXC", (0, 1, 2, 3)), ("NCX", (0, 3, 1, 2))):
-        grads = bn_ext.batch_norm_backward(
-            src.transpose(axes),
-            diff_dst.transpose(axes),
-            *vectors,
-            epsilon=0,
-            data_format=data_format,
-        )
+        operands = src.transpose(axes), diff_dst.transpose(axes), *vectors
+        grads = bn_ext.batch_norm_backward(*operands, epsilon=0, data_format=data_format)
         expected = [0.01788854, -0.05366563, 0.05366563, -0.01788854]
         np.testing.assert_allclose(grads.diff_src.ravel(), expected, atol=1e-7)
         np.testing.assert_allclose(grads.diff_gamma, [0.17888544], atol=1e-7)
@@ -88,12 +83,8 @@ def test_gradient_of_given_statistics(rng, name, affine):
     p = Problem(rng, (40, 7), "NXC", "float64", "float64")
     p.gamma = p.gamma if affine else None
     grads = p.run(bn_ext.batch_norm_backward, is_training=False)
-    arguments = {
-        "diff_gamma": grads.diff_gamma,
-        "diff_beta": grads.diff_beta,
-        "variance": p.variance,
-        "gamma": p.gamma,
-    }
+    arguments = {"diff_gamma": grads.diff_gamma, "diff_beta": grads.diff_beta}
+    arguments |= {"variance": p.variance, "gamma": p.gamma}
     results = bn_ext.batch_norm_statistics_backward(**arguments, epsilon=EPSILON)
     for k in range(2):
         loss, step = [], 1e-5

@@ -25,7 +25,7 @@ import dask.array as da  # noqa: E402
 
 import bn_ext.dask  # noqa: E402
 
-HOW = {"epsilon": 1e-5, "data_format": "NXC"}
+OPTIONS = {"epsilon": 1e-5, "data_format": "NXC"}
 SHAPE = (40, 6, 5, 16)
 CHUNKINGS = [
     -1,
@@ -68,8 +68,8 @@ def both_passes(module, src, diff_dst, gamma, **options):
 def test_the_same_bits(client, problem, chunks):
     src, diff_dst, gamma = problem
     arguments = [da.from_array(a, chunks=chunks) for a in (src, diff_dst)]
-    results = both_passes(bn_ext.dask, *arguments, gamma, **HOW)
-    assert results == both_passes(bn_ext, *problem, exact=True, **HOW)
+    results = both_passes(bn_ext.dask, *arguments, gamma, **OPTIONS)
+    assert results == both_passes(bn_ext, *problem, exact=True, **OPTIONS)
 
 
 def noted(array, notes):
@@ -112,14 +112,14 @@ def test_a_killed_worker(client, problem, tmp_path):
     """In each of the two halves of a gradient."""
     src, diff_dst, gamma = problem
     vectors = src.mean((0, 1, 2)), src.var((0, 1, 2)), gamma
-    whole = bn_ext.batch_norm_backward(src, diff_dst, *vectors, exact=True, **HOW)
+    whole = bn_ext.batch_norm_backward(src, diff_dst, *vectors, exact=True, **OPTIONS)
     notes = tmp_path / "notes"
     arguments = [
         da.from_array(a, chunks=(1, -1, -1, -1), name=name)
         for name, a in [("noted", noted(src, notes)), ("diff_dst", diff_dst)]
     ]
     grads = killing(
-        client, notes, lambda: bn_ext.dask.batch_norm_backward(*arguments, *vectors, **HOW)
+        client, notes, lambda: bn_ext.dask.batch_norm_backward(*arguments, *vectors, **OPTIONS)
     )
     client.wait_for_workers(2)
     diff_src = killing(client, notes, grads.diff_src.compute)

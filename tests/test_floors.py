@@ -7,10 +7,10 @@ from tree import ROOT
 
 #: From the ground up. What shares a floor does not use each other.
 PYTHON = (
-    "_version _dtypes _groups _names _typing",
+    "_version _dtypes _groups _typing",
     "_results",
     "_core",
-    "_runtime _vectors _gated",
+    "_runtime _derivatives",
     "_sums",
     "_functions",
     "_layer specs",

@@ -1,6 +1,7 @@
 """The layer does what the general functions do, and keeps what they need between calls."""
 
 import copy
+import inspect
 import io
 import pickle
 import re
@@ -109,19 +110,6 @@ def test_a_step_is_the_general_functions(rng, data, number, data_format, mode, a
     assert results == [*map(bits, want), *all_bits(left), mode == "training"]
 
 
-@pytest.mark.parametrize("number", ["float64", "float32"])
-def test_the_gate_is_that_of_the_result(rng, number):
-    """Even if results are nearly 0, diff_beta counts the elements that pass."""
-    src = (rng.standard_normal((4000, 5)) + 1e4).astype(np.float32)
-    layer = bn_ext.BatchNorm(5, relu=True, dtype=number)
-    layer.beta[...] = 0
-    for _ in range(20):
-        src[rng.integers(0, 4000, 2000)] = np.rint(src.mean(axis=0) * 2048) / 2048
-        dst = layer.forward(src)
-        layer.backward(np.ones_like(src))
-        assert layer.diff_beta.tolist() == (dst > 0).sum(axis=0).tolist()
-
-
 # ---- running statistics and modes -----------------------------------------------------------
 
 
@@ -173,13 +161,6 @@ def test_a_frozen_layer_has_nothing_to_update(rng):
     assert bn_ext.BatchNorm(5, affine=False).parameters == ()
 
 
-@pytest.mark.parametrize("name", ["parameters", "gradients"])
-def test_arrays_are_replaced_by_their_names_alone(name):
-    """What an index sets in a list would be lost."""
-    with pytest.raises(TypeError, match="'tuple' object does not support item assignment"):
-        getattr(bn_ext.BatchNorm(3), name)[0] = np.zeros(3)
-
-
 @pytest.mark.parametrize("absent", ["gamma", "beta"])
 def test_a_layer_with_one_parameter(rng, absent):
     """It trains and saves the other one; its passes take ones for gamma, zeros for beta."""
@@ -216,27 +197,6 @@ def test_what_a_call_is_given_stays_as_it_is(rng, frozen, relu):
         results += layer.backward(own)
         assert bits(own) == bits(p.diff_dst)
         assert not any(np.shares_memory(a, own) for a in results if a is not own)
-
-
-def test_a_failed_call_changes_nothing(rng):
-    p = problem(rng)
-    layer = layer_of(p)
-    want = step(layer_of(p), p)
-    layer.forward(p.src)
-    before = layer.state_dict()
-    for wrong in (
-        [p.src[:1, :1, :1]],
-        [p.src[..., 1:]],
-        [p.src.astype(int)],
-        [p.src, p.src[1:]],
-        ["abc"],
-    ):
-        with pytest.raises((TypeError, ValueError)):
-            layer.forward(*wrong)
-        with pytest.raises((TypeError, ValueError)):
-            layer.backward(p.diff_dst[1:])
-        assert all_bits(layer.state_dict().values()) == all_bits(before.values())
-    assert bits(layer.backward(p.diff_dst)) == want[1]
 
 
 @pytest.mark.parametrize("error", [OSError, RuntimeError, KeyError, ValueError, KeyboardInterrupt])
@@ -294,36 +254,21 @@ def test_an_empty_batch_is_not_tracked():
 # ---- state ------------------------------------------------------------------------------------
 
 
-def test_state_under_torchs_names(rng):
+def test_state_makes_the_round_trip(rng, tmp_path):
+    """Copies of the arrays, under torch's names."""
     p = problem(rng)
-    layer = layer_of(p)
-    layer.forward(p.src)
+    layer, other = layer_of(p), bn_ext.BatchNorm(5, epsilon=EPSILON, data_format=p.data_format)
+    step(layer, p)
     state = layer.state_dict()
     assert list(state) == ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
-    own = layer.gamma, layer.beta, layer.running_mean, layer.running_variance
-    for a, b in zip(state.values(), own, strict=False):
-        assert bits(a) == bits(b)
-        assert not np.shares_memory(a, b)
-    assert state["num_batches_tracked"].shape == ()
-    assert state["num_batches_tracked"] == 1
     assert [*bn_ext.BatchNorm(3, affine=False).state_dict()] == [*state][2:]
-
-
-def test_state_makes_the_round_trip(rng, tmp_path):
-    p = problem(rng)
-    layer = layer_of(p)
-    step(layer, p)
-    np.savez(tmp_path / "state.npz", **layer.state_dict())
-    other = bn_ext.BatchNorm(5, epsilon=EPSILON, data_format=p.data_format)
+    own = layer.gamma, layer.beta, layer.running_mean, layer.running_variance
+    assert not any(np.shares_memory(a, b) for a, b in zip(state.values(), own, strict=False))
+    np.savez(tmp_path / "state.npz", **state)
     into = other.gamma, other.beta, other.running_mean, other.running_variance
-    with np.load(tmp_path / "state.npz") as state:
-        other.load_state_dict(state)
-    assert all(
-        a is b
-        for a, b in zip(
-            into, (other.gamma, other.beta, other.running_mean, other.running_variance), strict=True
-        )
-    )
+    with np.load(tmp_path / "state.npz") as loaded:
+        other.load_state_dict(loaded)
+    assert all_bits(into) == all_bits(own)
     assert other.num_batches_tracked == 1
     assert step(other, p) == step(layer, p)
 
@@ -355,32 +300,18 @@ def test_a_state_of_the_layers_own_arrays(rng):
         ({"weight": None}, TypeError, "weight: expected an array, got None"),
         ({"bias": np.ones(4)}, ValueError, r"bias: expected shape \(5,\), got \(4,\)"),
         ({"running_var": np.ones(5, int)}, TypeError, "running_var: expected float32, .*int64"),
-        (
-            {"weight": np.full(5, "1", TEXTS)},
-            TypeError,
-            rf"weight: expected float32, .*, got {re.escape(str(TEXTS))}$",
-        ),
+        ({"weight": np.full(5, "1", TEXTS)}, TypeError, rf"weight: .* {re.escape(str(TEXTS))}$"),
         ({"num_batches_tracked": 1.5}, TypeError, "num_batches_tracked: expected an integer"),
         ({"num_batches_tracked": -1}, ValueError, "num_batches_tracked: expected at least 0"),
         ({"num_batches_tracked": [1]}, TypeError, "num_batches_tracked: expected an integer"),
-        *(
-            (
-                {"num_batches_tracked": n},
-                ValueError,
-                f"num_batches_tracked: expected at most {2**63 - 1}",
-            )
-            for n in (2**63, np.uint64(2**63), 2**64, 10**400)
-        ),
-        (
-            {"gamma": np.ones(5)},
-            ValueError,
-            "state: expected weight, bias, .*_tracked; unexpected: gamma$",
-        ),
+        *(({"num_batches_tracked": n}, ValueError, f"num_batches_tracked: .* at most {2**63 - 1}")
+          for n in (2**63, np.uint64(2**63), 2**64, 10**400)),
+        ({"gamma": np.ones(5)}, ValueError, "state: expected .*_tracked; unexpected: gamma$"),
         ({"bias": ..., "offset": 1}, ValueError, "state: .*; missing: bias; unexpected: offset$"),
         ({"bias": ...}, ValueError, "state: expected .*_tracked; missing: bias$"),
         ({"fc.weight": 1}, ValueError, "state: expected .*_tracked; unexpected: fc.weight$"),
     ],
-)
+)  # fmt: skip
 def test_state_that_does_not_fit(change, kind, message):
     layer = bn_ext.BatchNorm(5)
     state = {name: a + 1 for name, a in layer.state_dict().items()} | change
@@ -516,34 +447,12 @@ def test_a_count_is_pythons_integer():
     assert layer.num_batches_tracked == 128
 
 
-def test_attributes_that_a_layer_does_not_have():
-    """Those of other packages can be neither read nor set: the message says what to do instead."""
+def test_attributes_of_ones_own():
     layer = bn_ext.BatchNorm(5)
-    instead = {
-        "weight": ", which is called gamma here",
-        "scale": ", which is called gamma here",
-        "bias": ", which is called beta here",
-        "moving_var": ", which is called running_variance here",
-        "eps": ", which is called epsilon here",
-        "num_features": ", which is called channels here",
-        "is_training": r"; call train\(\) or eval\(\)",
-        "trainable": r"; call freeze\(\)",
-        "momentum": ": .*; pass exponential_avg_factor, .*",
-        "zero_grad": "; backward without accumulate starts anew",
-    }
-    for name, hint in instead.items():
-        message = f"^'BatchNorm' object has no attribute '{name}'{hint}$"
-        with pytest.raises(AttributeError, match=message):
-            setattr(layer, name, 1)
-        with pytest.raises(AttributeError, match=message):
-            getattr(layer, name)
     with pytest.raises(AttributeError, match="^'BatchNorm' object has no attribute 'name'$"):
         layer.name  # noqa: B018
     layer.name = "mine"
     assert copy.copy(layer).name == "mine"
-    layer = type("WithWeight", (bn_ext.BatchNorm,), {"__module__": __name__})(5)
-    layer.weight = layer.gamma
-    assert layer.weight is layer.gamma
 
 
 @whatever_is_behind
@@ -610,8 +519,7 @@ def test_a_call_is_forward(rng):
     p = problem(rng)
     layer, right = layer_of(p), layer_of(p)
     assert bits(layer(p.src, src_1=p.src_1)) == bits(right.forward(p.src, p.src_1))
-    with pytest.raises(TypeError, match="'x', which is called src here$"):
-        layer(x=p.src)
+    assert inspect.signature(layer) == inspect.signature(layer.forward)
     src, src_1 = p.src[0, 0], p.src_1[0, 0]
     assert bits(Clipped(5)(src, 0.5, src_1=src_1)) == bits(
         bn_ext.BatchNorm(5).forward(np.clip(src, -0.5, 0.5), src_1)
@@ -629,9 +537,14 @@ UNTRACKED = bn_ext.BatchNorm(5, track_running_stats=False)
 REFUSED = [
     (lambda a: a.train("yes"), TypeError, "mode: expected True or False"),
     (lambda a: a.freeze("yes"), TypeError, "mode: expected True or False"),
-    (lambda a: a.backward(ONES), RuntimeError, "backward: expected a successful forward"),
+    (lambda a: bn_ext.BatchNorm(5).backward(ONES), RuntimeError, "backward: .* successful forward"),
+    *((lambda a, wrong=wrong: a.backward(ONES, wrong), TypeError, "saved: .* `saved` after a forw")
+      for wrong in ((), UNSCALED, 1)),
+    (lambda a: a.backward(ONES, accumulate=2), TypeError, "accumulate: expected True or False"),
+    (lambda a: a.backward(ONES[1:]), ValueError, "diff_dst: expected shape"),
     (lambda a: a.forward(ONES, keep=None), TypeError, "keep: expected True or False, got None"),
     (lambda a: a.forward(ONES, track=None), TypeError, "track: expected True or False, got None"),
+    (lambda a: a.forward(ONES, ONES[1:]), ValueError, "src_1: expected shape"),
     (lambda a: a.forward(ONES[:, 1:]), ValueError, r"src: .* 5 .* axis 1, got shape \(2, 4\)"),
     (lambda a: a.forward(ONES > 0), TypeError, "src: expected float32, .*, got bool; "),
     (lambda a: a.forward(ONES.astype("g")), TypeError, "src: expected .*128"),
@@ -643,17 +556,21 @@ REFUSED = [
         ValueError,
         "state: .*; unexpected: num_batches_tracked, running_mean, running_var$",
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize(("call", "kind", "message"), REFUSED, ids=[row[2] for row in REFUSED])
 def test_refused(call, kind, message, mode):
+    """The layer and its saved pass stay as they are."""
     layer = getattr(bn_ext.BatchNorm(5, dtype=np.float32), mode)()
-    before = kept(layer)
+    layer.forward(ONES)
+    before, saved = kept(layer), layer.saved
     with pytest.raises(kind, match=f"^{message}"):
         call(layer)
     assert kept(layer) == before
+    assert layer.saved is saved
+    layer.backward(ONES)
 
 
 # ---- how it is made -------------------------------------------------------------------------
@@ -671,11 +588,7 @@ def test_refused(call, kind, message, mode):
         ((3,), {"dtype": np.float16}, TypeError, "dtype: expected float64 or float32, got float16"),
         ((3,), {"dtype": "foo"}, TypeError, "dtype: expected float64 or float32, got 'foo'"),
         ((3,), {"dtype": (1,)}, TypeError, r"dtype: expected float64 or float32, got \(1,\)"),
-        ((3,), {"momentum": 0.1}, TypeError, ".* 'momentum': not accepted, .*exponential_avg_fac"),
-        ((3,), {"weight": 1}, TypeError, r".*'weight'; set the new layer's gamma\[...\], or"),
-        ((3,), {"center": 0}, TypeError, ".* is called affine here: False for neither gamma nor"),
-        ((3,), {"foo": 0.1}, TypeError, r"BatchNorm\(\) got an unexpected keyword argument 'foo'$"),
-        ((), {}, TypeError, "channels: expected an integer, got nothing$"),
+        ((3,), {"momentum": 0.1}, TypeError, ".* got an unexpected keyword argument 'momentum'"),
         ((3,), {"data_format": "foo"}, ValueError, "data_format: expected .*NXC.*, got 'foo'"),
         ((3,), {"data_format": np.array(["NXC", "NCX"])}, ValueError, "data_format: expected"),
         ((3,), {"data_format": "NHW"}, ValueError, "data_format: expected"),
@@ -683,46 +596,15 @@ def test_refused(call, kind, message, mode):
         ((3,), {"correction": 2}, ValueError, "correction: expected 0 or 1, got 2"),
         ((3,), {"correction": None}, ValueError, ".* expected all four or none, got no correction"),
         ((3,), {"exponential_avg_factor": "x"}, TypeError, "exponential_avg_factor: expected"),
-        *(
-            (
-                (3,),
-                {"exponential_avg_factor": factor},
-                ValueError,
-                "exponential_avg_factor: expected a number from 0 to 1, got",
-            )
-            for factor in (np.nan, 10, -0.1, 1 + 2**-52)
-        ),
+        *(((3,), {"exponential_avg_factor": factor}, ValueError, ".* a number from 0 to 1, got")
+          for factor in (np.nan, 10, -0.1, 1 + 2**-52)),
         ((3,), {"num_threads": 0}, ValueError, "num_threads: expected at least 1, got 0"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_arguments_are_checked(arguments, options, kind, message):
     with pytest.raises(kind, match=f"^{message}"):
         bn_ext.BatchNorm(*arguments, **options)
-
-
-@pytest.mark.parametrize(
-    ("name", "to", "hint"),
-    [
-        ("x", "forward", ", which is called src here"),
-        ("residual", "forward", ", which is called src_1 here"),
-        ("training", "forward", "; .* a layer has train\\(\\) and eval\\(\\)"),
-        ("foo", "forward", ""),
-        ("dout", "backward", ", which is called diff_dst here"),
-        ("src", "backward", ""),
-    ],
-)
-def test_other_names_of_a_passs_arguments(rng, name, to, hint):
-    """They are refused with a hint, and the layer is unchanged."""
-    p = problem(rng)
-    layer = layer_of(p)
-    want = step(layer, p)
-    refused = rf"^BatchNorm\.{to}\(\) got an unexpected keyword argument '{name}'{hint}$"
-    with pytest.raises(TypeError, match=refused):
-        getattr(layer, to)(**{name: p.src})
-    with pytest.raises(TypeError, match=r"^src: expected an array; it is missing$"):
-        layer.forward()
-    assert bits(layer.backward(p.diff_dst, layer.saved)) == want[1]
 
 
 def test_repr():
@@ -985,18 +867,6 @@ def test_a_saved_pass_whose_axes_move_in_memory(rng, way, options):
     assert all_bits([*layer.backward(diff_dst, again), *layer.gradients]) == right
 
 
-def test_what_is_passed_instead_of_a_saved_pass(rng):
-    p = problem(rng)
-    layer = layer_of(p)
-    want = step(layer, p)
-    for wrong in (tuple(layer.saved), layer, 1):
-        with pytest.raises(TypeError, match="^saved: expected the layer's `saved` after a forward"):
-            layer.backward(p.diff_dst, wrong)
-    with pytest.raises(TypeError, match="^accumulate: expected True or False, got 2$"):
-        layer.backward(p.diff_dst, layer.saved, accumulate=2)
-    assert bits(layer.backward(p.diff_dst, layer.saved)) == want[1]
-
-
 @whatever_is_behind
 def test_a_pass_that_keeps_nothing(rng, relu, added):
     p = problem(rng)
@@ -1057,13 +927,12 @@ def in_parts(p, added, mode="train", **options):
     """A step of a layer per part: (results of all parts, [what each layer is left with])."""
     layers = [layer_of(p, allreduce=each, **options) for each in allreduces(len(PARTS))]
     with ThreadPoolExecutor(len(PARTS)) as pool:
-        found = list(
-            pool.map(
-                lambda a: passes(getattr(a[0], mode)(), p, added, a[1]),
-                zip(layers, PARTS, strict=True),
+        results = [
+            *pool.map(
+                lambda layer, part: passes(getattr(layer, mode)(), p, added, part), layers, PARTS
             )
-        )
-    return [np.concatenate(each) for each in zip(*found, strict=True)], [*map(kept, layers)]
+        ]
+    return [np.concatenate(parts) for parts in zip(*results, strict=True)], [*map(kept, layers)]
 
 
 @whatever_is_behind

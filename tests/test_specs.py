@@ -1,6 +1,6 @@
 """The operators of bn_ext.specs: their own type tables, attributes and names in errors.
 
-test_specs_onednn.py and test_specs_tensorflow.py test forward results.
+test_specs_tensorflow.py tests that specification's forward results.
 """
 
 import inspect
@@ -9,15 +9,12 @@ from types import FunctionType
 
 import numpy as np
 import pytest
-from bounds import dst_error
-from cases import EPSILON, Family, all_bits, bits
-from needs import needs_long_double
+from cases import EPSILON, FORMATS, Family, all_bits, bits
 from refusals import check_refused
-from sheets import CARRIERS, SHEETS, Untouchable, WithArray
+from sheets import CARRIERS, SHEETS, Untouchable, WithArray, forward_of
 
 import bn_ext
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
-from bn_ext.testing import _formulas as reference
 
 pytestmark = [pytest.mark.fast, pytest.mark.results, pytest.mark.any_level]
 
@@ -271,22 +268,34 @@ def test_flags_of_every_kind(rng, name, flags, kind, value):
 # ---- results --------------------------------------------------------------------------
 
 
-@needs_long_double
 @pytest.mark.parametrize("sheet", INFERENCE.values(), ids=INFERENCE)
-def test_inference(rng, sheet):
-    """Results in every dtype of the specification are within the general function's bounds."""
+def test_inference_is_the_general_functions(rng, sheet):
+    """In every dtype of the specification."""
     for data, vectors in sheet.types.items():
         for vector in vectors:
             p = sheet.problem(rng, data, vector)
-            statistics = p.mean, p.variance
-            want = reference.batch_norm_inference(
-                p.src, *statistics, p.gamma, p.beta,
-                epsilon=EPSILON, axis=p.axis, wide=np.longdouble,
-            )  # fmt: skip
             dst, *others = sheet(p)
-            assert dst.dtype == p.src.dtype
-            assert dst_error(dst, want, data, p.axis, from_batch=False).holds()
+            assert all_bits([dst]) == all_bits(forward_of(p, is_training=False))
             assert {a.dtype for a in others if a.size} <= {p.mean.dtype}
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.5, 1, 1.75])
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("dims", [(6, 5), (4, 3, 7), (1, 5), (2, 2, 3, 2, 4, 3)])
+def test_onednns_training_is_the_general_functions(rng, dims, data_format, momentum):
+    """Its momentum, by default 0.5, is the weight of the old statistics; variances are biased."""
+    sheet = SHEETS["onednn_training"]
+    for data, vectors in sheet.types.items():
+        for vector in vectors:
+            p = Family(rng, dims, data_format, data, vector)
+            want = all_bits(forward_of(p, factor=1 - momentum))
+            options = {"data_format": data_format, "momentum": momentum}
+            assert all_bits(sheet(p, **options)) == want
+            if momentum == 0.5:
+                assert all_bits(sheet(p, data_format=data_format)) == want
+            absent = all_bits(sheet(p, gamma=None, beta=None, **options))
+            p.gamma, p.beta = np.ones_like(p.gamma), np.zeros_like(p.beta)
+            assert absent == all_bits(sheet(p, **options))
 
 
 @every_sheet
@@ -334,15 +343,10 @@ def test_a_nan_stays_in_its_channel(rng, name):
             assert bits(np.delete(a, 2, axis)) == bits(np.delete(b, 2, axis))
 
 
-def test_what_the_operators_are_for(rng):
-    """All operators that normalize training data give the same bits, whatever their names."""
+def test_ngraphs_training_is_the_general_functions(rng):
     p = Family(rng, (2, 5, 3, 4), "NCX")
-    results = bn_ext.batch_norm_training(p.src, p.gamma, p.beta, epsilon=EPSILON, data_format="NCX")
-    want = results._replace(mean=np.float32(results.mean), variance=np.float32(results.variance))
-    assert all_bits(SHEETS["ngraph_training"](p)) == all_bits(want)
-    dst, _, _, *statistics = SHEETS["onednn_training"](p, data_format="NCX")
-    assert all_bits([dst, *statistics]) == all_bits(want)
-    assert bits(SHEETS["tensorflow_training"](p, data_format="NCHW")[0]) == bits(want.dst)
+    dst, _, _, *statistics = forward_of(p)
+    assert all_bits(SHEETS["ngraph_training"](p)) == all_bits([dst, *statistics])
 
 
 # ---- one specification each -----------------------------------------------------------

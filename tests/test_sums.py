@@ -172,19 +172,15 @@ def test_what_fits_a_double_is_right_however_large(rng):
 
 @pytest.mark.parametrize(
     ("means", "counts"),
-    [((-1.7e308, 1.7e308), (3, 3)), ((1.7e308, -1.7e308), (1, 7)), ((1.7e308, 1.7e308), (9, 2))],
-)
+    [((-1.7e308, 1.7e308), (3, 3)), ((1.7e308, -1.7e308), (1, 7)), ((1.7e308, 1.7e308), (9, 2)),
+     ((1.7e308, -1.7e308, 0.0, 1.0, 2.0), (1, 1, 1, 1, 1))],
+)  # fmt: skip
 def test_means_as_far_apart_as_doubles_are(means, counts):
+    """A distance of Inf makes the variance Inf, which stays so; the mean stays a number."""
     total = sum(map(plain, means, counts))
     mean = sum(Fraction(m) * n for m, n in zip(means, counts, strict=True)) / sum(counts)
     assert abs(Fraction(total.mean[0]) - mean) <= Fraction(1.7e308) / 2**50
-
-
-def test_parts_after_means_as_far_apart_as_doubles_are():
-    """The distance of the first two is Inf. The variance stays Inf, and the mean a number."""
-    total = sum(Statistics(np.array([[x]])) for x in (1.7e308, -1.7e308, 0.0, 1.0, 2.0))
-    assert total.variance == np.inf
-    assert abs(total.mean[0]) <= 1.7e308 / 2**50
+    assert total.variance[0] == (np.inf if len({*means}) > 1 else 0)
 
 
 @of_both_kinds
@@ -281,10 +277,7 @@ def test_running_statistics_that_cannot_be_updated(exact):
     mean, variance = np.zeros(2), np.zeros(2)
     for changed, error, message in (
         ((mean, variance, 0.1, 1), ValueError, "correction=1"),
-        ((mean, variance, 0.1, 2), ValueError, "^correction: expected 0 or 1, got 2"),
-        ((mean, variance, np.nan, 0), ValueError, "^exponential_avg_factor: expected"),
         ((mean, variance[:1], 0.1, 0), ValueError, r"^running_variance: expected shape \(2,\)"),
-        ((mean, [0.0, 0.0], 0.1, 0), TypeError, "^running_variance: expected a numpy.ndarray"),
         ((None, None, 0.1, 0), (TypeError, ValueError), "^running_mean"),
         ((mean, mean, 0.1, 0), ValueError, "shares memory"),
     ):
@@ -516,24 +509,6 @@ def test_parts_that_do_not_belong_together(rng, exact):
         one.count = 3
 
 
-def test_sums_that_are_not_those_of_the_part(rng):
-    p = Problem(rng, (6, 3), "NXC", "float64")
-    (sums,) = gradient_sums_of(p)
-    other, fewer = p.mean + 1, GradientSums(p.src[1:], p.diff_dst[1:], p.mean)
-    for wrong, error, message in (
-        (np.ones((2, 3)), TypeError, "sums: expected GradientSums, .* got array"),
-        (Statistics(p.src), TypeError, "sums: expected GradientSums, .* got <Statistics"),
-        ([sums], TypeError, "sums: expected GradientSums"),
-        (GradientSums(p.src, p.diff_dst, other), ValueError, "sums: .* about this mean"),
-        (fewer, ValueError, "sums: expected at least 6 elements .* got 5"),
-        (GradientSums(p.src[:, 1:], p.src[:, 1:], p.mean[1:]), ValueError, "sums: .*channels"),
-        (GradientSums(*np.float32([p.src, p.src]), p.mean), ValueError, "sums: .*float32"),
-    ):
-        for exact in (False, True):
-            with pytest.raises(error, match=f"^{message}"):
-                p.run(bn_ext.batch_norm_backward, sums=wrong, exact=exact)
-
-
 def test_more_elements_than_are_counted():
     half = plain(1.0, 2**52)
     with pytest.raises(ValueError, match=r"^Statistics: expected fewer than 2\*\*53 elements"):
@@ -546,13 +521,6 @@ def test_more_elements_than_are_counted():
         ):
             with pytest.raises(ValueError, match=rf"^src: expected fewer than 2\*\*{most} elem"):
                 call(huge, exact=exact)
-
-
-def test_exact_is_a_flag():
-    src = np.ones((2, 3))
-    for call in (Statistics, functools.partial(GradientSums, src, mean=np.zeros(3))):
-        with pytest.raises(TypeError, match="^exact: expected True or False, got 2"):
-            call(src, exact=2)
 
 
 # ---- the integers of an exact sum -----------------------------------------------------------
@@ -605,13 +573,6 @@ def test_integers_are_added_in_place_by_name():
                 sums.array = wrong
         assert sums.array is array
         assert sums == twice
-
-
-def test_plain_sums_have_no_integers():
-    for sums in (Statistics(np.ones((2, 3))), GradientSums(*np.ones((2, 2, 3)), np.zeros(3))):
-        message = rf"^array: expected {type(sums).__name__}\(..., exact=True\)$"
-        with pytest.raises(AttributeError, match=message):
-            sums.array  # noqa: B018
 
 
 def test_parts_are_counted():
@@ -686,6 +647,7 @@ def test_integers_of_every_size(rng, rows):
         expected = [value(i, rows) for i in integers]
         assert sums_of(integers, rows).tolist() == expected
         assert sums_of(integers, rows, rng).tolist() == expected
+    assert not np.signbit(sums_of([0, 0], rows)).any()
 
 
 @pytest.mark.parametrize("rows", STATES)
@@ -700,11 +662,6 @@ def test_ties(rows):
                     integer = sign * (kept + half + beside)
                     expected = value(integer, rows)
                     assert sums_of([integer, -integer], rows).tolist() == [expected, -expected]
-
-
-@pytest.mark.parametrize("rows", STATES)
-def test_nothing_is_plus_zero(rows):
-    assert not np.signbit(sums_of([0, 0], rows)).any()
 
 
 @pytest.mark.parametrize("rows", [57, 111])

@@ -702,7 +702,7 @@ X = np.ones((4, 3), np.float32)
         ({"src": X[:, :0]}, ValueError, r"src: expected at least one channel, got shape \(4, 0\)"),
         ({"src": X[:, :0], "data_format": "NCX"}, ValueError, "src: expected at least one channel"),
         ({"gamma": X[0]}, TypeError, "gamma: expected only with src"),
-        ({"dtype": "float32"}, TypeError, "check_backward.. got an .*'dtype'; did you mean 'dty"),
+        ({"dtype": "float32"}, TypeError, "check_backward.. got an .*'dtype'"),
         ({"dtypes": "blah"}, ValueError, "dtypes: expected any of float32, .*, got 'blah'"),
         ({"data_format": "nhwc"}, ValueError, "data_format: expected 'NXC' .* mean 'NHWC'?"),
         ({"data_format": []}, ValueError, "data_format: expected 'NXC' or 'NCX', or "),

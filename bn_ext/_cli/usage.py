@@ -40,8 +40,8 @@ def as_layout(text: str) -> str:
     try:
         _core.as_format(text)
     except ValueError as error:
-        said = str(error).partition(": ")[2]
-        raise argparse.ArgumentTypeError(said) from None
+        message = str(error).partition(": ")[2]
+        raise argparse.ArgumentTypeError(message) from None
     return text
 
 

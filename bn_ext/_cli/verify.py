@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 import bn_ext._core as _core
 import bn_ext._functions as _functions
+from bn_ext._derivatives import workspace_size
 from bn_ext._dtypes import DTYPES, Dtype, dtype_of
-from bn_ext._gated import workspace_size
 from bn_ext._runtime import available_isas, get_isa, spelled
 from bn_ext._sums import GradientSums, Statistics
 from bn_ext._typing import DataFormat
@@ -100,21 +100,21 @@ def numbers(dtype: Dtype, count: int, start: int, exponents: tuple[int, int]) ->
     return bits.astype(dtype.bits)
 
 
-def _patched(dtype: Dtype, count: int, start: int, many: tuple[int, int]) -> Array:
+def _patched(dtype: Dtype, count: int, start: int, exponents: tuple[int, int]) -> Array:
     """Most patches have few exponents and take the fastest method of addition. Others have many
     exponents, or numbers that are nearly too large, or numbers whose squares are nearly too large,
     or all exponents: also those of subnormal numbers, Inf and NaN.
     """
     patch, top = 700, 1 << (8 * dtype.bits.itemsize - 1 - dtype.fraction)
-    kinds = [(0, 2), many, (top // 2 - 4, 3), (top // 4 - 3, 3), (1 - top // 2, top)]
+    kinds = [(0, 2), exponents, (top // 2 - 4, 3), (top // 4 - 3, 3), (1 - top // 2, top)]
     kind = _scrambled(-(-count // patch), count) % np.uint64(10)
-    which = np.repeat(np.maximum(kind, 5) - 5, patch)[:count].astype(int)
-    return np.asarray(np.choose(which, [numbers(dtype, count, start, kind) for kind in kinds]))
+    chosen = np.repeat(np.maximum(kind, 5) - 5, patch)[:count].astype(int)
+    return np.asarray(np.choose(chosen, [numbers(dtype, count, start, kind) for kind in kinds]))
 
 
-def _operand(dtype: Dtype, kind: str, given: tuple[int, ...], start: int) -> Array:
+def _operand(dtype: Dtype, kind: str, lengths: tuple[int, ...], start: int) -> Array:
     size = dtype.bits.itemsize
-    shape = [n or 4096 // size for n in given]
+    shape = [n or 4096 // size for n in lengths]
     room = [n + 3 * (kind == "gapped") for n in shape]
     if kind in ("large", "seams"):
         room[-1] = 8
@@ -182,20 +182,20 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
         numbers(DTYPES[dtype.number.name], channels, k << 50, exponents).view(dtype.number)
         for k, exponents in ((1, (-20, 24)), (2, (-4, 8)), (3, (-4, 8)), (4, (-4, 8)))
     )
-    how: Any = {"data_format": layout, "num_threads": threads}
-    options: Any = {"epsilon": 1e-3, **how}
+    shared: Any = {"data_format": layout, "num_threads": threads}
+    options: Any = {"epsilon": 1e-3, **shared}
     forward = src, mean, abs(variance), gamma, beta
     backward = src, other, *forward[1:4]
     training = mode.endswith("training")
     if mode == "exact":  # limbs hold finite terms; flags mark the others
-        moments = Statistics(src, exact=True, **how)
-        for sums in (GradientSums(src, other, mean, exact=True, **how), moments):
+        moments = Statistics(src, exact=True, **shared)
+        for sums in (GradientSums(src, other, mean, exact=True, **shared), moments):
             yield _core.canonical_state(sums.array, sums._format)
             yield np.nan_to_num(_core.state_sums(sums.array, sums._format), nan=0.5)
-        found, count = _core.state_statistics(moments.array, moments._format)
+        statistics, count = _core.state_statistics(moments.array, moments._format)
         with np.errstate(over="ignore"):
-            found[1] *= _core.power_above(count)
-        yield np.nan_to_num(found, nan=0.5)
+            statistics[1] *= _core.power_above(count)
+        yield np.nan_to_num(statistics, nan=0.5)
         yield np.tile([[float(count)], [1.0]], channels)
     elif mode == "passed":  # by numbers of every kind: half of the NaNs become Inf
         dst = src.copy()
@@ -212,41 +212,42 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
         yield workspace[: -2 * src.ndim]  # the bits
         yield from _functions.batch_norm_backward(*backward, **options)
     elif mode == "in place":  # of src, of diff_dst, and of what else has their shape
-        mine = _own(src)
+        array = _own(src)
         yield from _functions.batch_norm_training(
-            mine, gamma, beta, out=(mine, None, None), **options
+            array, gamma, beta, out=(array, None, None), **options
         )
-        mine = _own(src)
-        yield _functions.batch_norm_inference(mine, *forward[1:], out=mine, **options)
+        array = _own(src)
+        yield _functions.batch_norm_inference(array, *forward[1:], out=array, **options)
         for frozen in (False, True):
-            mine, options["is_training"] = _own(other), not frozen
-            out = mine, None, None
-            yield from _functions.batch_norm_backward(src, mine, *backward[2:], out=out, **options)
-            mine, more = _own(other), _own(other[::-1])
+            array, options["is_training"] = _own(other), not frozen
+            out = array, None, None
+            yield from _functions.batch_norm_backward(src, array, *backward[2:], out=out, **options)
+            array, second = _own(other), _own(other[::-1])
             yield from _functions.batch_norm_double_backward(
-                src, mine, *backward[2:], more, variance, mean, out=(more, mine, None), **options
-            )
+                src, array, *backward[2:], second, variance, mean, out=(second, array, None),
+                **options,
+            )  # fmt: skip
     elif mode.startswith("double"):
         yield from _functions.batch_norm_double_backward(
             *backward, other[::-1], variance, mean, is_training=training, **options
         )
     elif mode.endswith("forward"):  # first the sums as they are, before anything is rounded
-        found, count, _ = _core.training_sums(src, **how)
-        found[1] *= _core.power_above(count)
-        yield found[:2]
+        statistics, count, _ = _core.training_sums(src, **shared)
+        statistics[1] *= _core.power_above(count)
+        yield statistics[:2]
         if mode == "forward":
             out = None, *np.empty((2, channels), dtype.number)
             yield from _functions.batch_norm_training(src, gamma, beta, out=out, **options)
             yield _functions.batch_norm_inference(*forward, src_1=other, relu=True, **options)
     else:
-        yield _core.backward_sums(src, other, mean, **how)[0]
+        yield _core.backward_sums(src, other, mean, **shared)[0]
         if mode in ("training", "frozen"):
             yield from _functions.batch_norm_backward(*backward, is_training=training, **options)
 
 
 def digests(isa: str, num_threads: int | None = None) -> dict[str, str]:
     """{"dtype mode": digest} at one level."""
-    before, found = get_isa(), dict[str, str]()
+    before, results = get_isa(), dict[str, str]()
     _core.use_isa(isa)
     try:
         for dtype, (kinds, modes) in product(known_dtypes(), MODES.items()):
@@ -255,28 +256,28 @@ def digests(isa: str, num_threads: int | None = None) -> dict[str, str]:
                 for mode, digest in made.items():
                     for array in _results(dtype, problem, mode, num_threads):
                         digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
-            found |= {f"{dtype.name} {mode}": d.hexdigest()[:16] for mode, d in made.items()}
+            results |= {f"{dtype.name} {mode}": d.hexdigest()[:16] for mode, d in made.items()}
     finally:
         _core.use_isa(before)
-    return found
+    return results
 
 
 def known() -> dict[str, str]:
     """What `digests` must return."""
     dtypes = known_dtypes()
-    each = {mode: dict(zip(DTYPES, found.split(), strict=True)) for mode, found in DIGESTS.items()}
-    return {f"{d.name} {mode}": found[d.name] for mode, found in each.items() for d in dtypes}
+    by_mode = {mode: dict(zip(DTYPES, row.split(), strict=True)) for mode, row in DIGESTS.items()}
+    return {f"{d.name} {mode}": row[d.name] for mode, row in by_mode.items() for d in dtypes}
 
 
 def changed_mode() -> list[str]:
     """What is not the default in this thread's floating-point mode."""
     smallest, step, wide = sys.float_info.min, 2.0**-60, np.finfo(np.longdouble)
-    found = {
+    changes = {
         "subnormal numbers become 0": smallest / 2 == 0,
         "results are not rounded to nearest": 1 + step != 1 or 1 - step != 1,
         "long doubles lose bits": np.longdouble(1) + wide.eps == 1,
     }
-    return [name for name, is_so in found.items() if is_so]
+    return [name for name, is_changed in changes.items() if is_changed]
 
 
 def wrong() -> str:
@@ -286,11 +287,14 @@ def wrong() -> str:
     right = known()
     missing = "" if any("bfloat16" in key for key in right) else " (no bfloat16 without ml_dtypes)"
     for isa in available_isas():
-        found = digests(isa)
-        if found != right:
-            differ, other = dict(found.items() - right.items()), dict(right.items() - found.items())
+        computed = digests(isa)
+        if computed != right:
+            differ, other = (
+                dict(computed.items() - right.items()),
+                dict(right.items() - computed.items()),
+            )
             return f"{spelled(isa)}: digests of whole calls: {differ}, expected {other}"
-        print(f"{spelled(isa):>15}: {len(found)} digests correct{missing}", flush=True)
+        print(f"{spelled(isa):>15}: {len(computed)} digests correct{missing}", flush=True)
     return ""
 
 

@@ -60,10 +60,7 @@ cdef object as_tuples(object a, str name, int depth=0):
         raise TypeError(
             f"{name}: expected an array of numbers, got lists nested more than {DEEPEST} deep"
         )
-    items = []
-    for item in tuple(a):
-        items.append(as_tuples(item, name, depth + 1))
-    return tuple(items)
+    return tuple([as_tuples(item, name, depth + 1) for item in tuple(a)])
 
 
 cdef bint is_tensor(object a) except -1:
@@ -114,8 +111,8 @@ def _array_of_items(items):
         mode.__exit__()
 
 
-def _seen(a):
-    """What NumPy sees in an object of another library; None for nothing."""
+def _viewed(a):
+    """NumPy's view of an object of another library; None if there is none."""
     if lies_elsewhere(a):
         raise TypeError("it is not in CPU memory; copy it to the host first")
     if hasattr(a, "__array__") or hasattr(a, "__array_interface__") or PyObject_CheckBuffer(a):
@@ -136,34 +133,32 @@ cpdef object as_array(object a, str name, bint whole=True):
         return a
     if isinstance(a, ndarray):
         return base_array(a, name, whole)
-    if a is ...:
-        raise TypeError(f"{name}: expected an array; it is missing")
     if isinstance(a, SEQUENCES):
-        seen = attempt(&error, UNREAD, _array_of_items, (as_tuples(a, name),))
+        array = attempt(&error, UNREAD, _array_of_items, (as_tuples(a, name),))
         if not error:
-            return seen
-        if is_callers(seen):
-            raise seen
-        raise TypeError(f"{name}: expected an array of numbers: {seen}")
-    what = type_name(a)
+            return array
+        if is_callers(array):
+            raise array
+        raise TypeError(f"{name}: expected an array of numbers: {array}")
+    kind = type_name(a)
     if isinstance(a, SCALARS):
         is_number = isinstance(a, (int, float, np.number)) and not isinstance(a, bool)
         hint = "; np.full makes an array of it" if is_number and name in PER_CHANNEL else ""
-        raise TypeError(f"{name}: expected an array, got {what}{hint}")
-    seen = attempt(&error, (*UNREAD, BufferError), _seen, (a,))
+        raise TypeError(f"{name}: expected an array, got {kind}{hint}")
+    array = attempt(&error, (*UNREAD, BufferError), _viewed, (a,))
     if error:
         hint = from_torch(a, name if whole else "it")
-        problem = f"{name}: this {what} cannot be viewed as a NumPy array"
-        if is_callers(seen) and not is_tensor(a):
-            seen.add_note(problem + hint)
-            raise seen
-        raise TypeError(f"{problem}: {str(seen).rstrip('.')}{hint}") from seen
-    if seen is None:
+        problem = f"{name}: this {kind} cannot be viewed as a NumPy array"
+        if is_callers(array) and not is_tensor(a):
+            array.add_note(problem + hint)
+            raise array
+        raise TypeError(f"{problem}: {str(array).rstrip('.')}{hint}") from array
+    if array is None:
         hint = f"; pass {name}.toarray()" if hasattr(type(a), "toarray") else ""
-        if what.startswith("autograd."):
+        if kind.startswith("autograd."):
             hint = "; autograd differentiates the functions of bn_ext.autograd"
-        raise TypeError(f"{name}: expected an array, got {what}{hint}")
-    return base_array(seen, name)
+        raise TypeError(f"{name}: expected an array, got {kind}{hint}")
+    return base_array(array, name)
 
 
 cpdef bint as_flag(object value, str name) except -1:
@@ -213,9 +208,6 @@ cpdef double as_real(object value, str name, str expected, double least=-INFINIT
 
 
 cpdef double as_epsilon(object epsilon, str name="epsilon") except? -1:
-    if epsilon is ...:
-        raise TypeError(f"{name}: expected a finite number >= 0; it is missing and has no default; "
-                        "torch's is 1e-5")
     return as_real(epsilon, name, "a finite number >= 0", 0)
 
 
@@ -232,13 +224,6 @@ cpdef object as_index(object value, str name, str expected, object least=None, o
     if most is not None and number > most:
         raise ValueError(f"{name}: expected at most {most}, got {shown(number)}")
     return number
-
-
-cdef int as_num_threads(object num_threads) except -1:
-    """0 stands for None."""
-    if num_threads is None:
-        return 0
-    return min(as_index(num_threads, "num_threads", "an integer or None", 1), INT_MAX)
 
 
 cdef enum:
@@ -278,10 +263,7 @@ cdef class Words:
     cdef tuple names
 
     def __init__(self, words):
-        names = []
-        for name in NAMES:
-            names.append(words.get(name, name))
-        self.names = tuple(names)
+        self.names = tuple([words.get(name, name) for name in NAMES])
 
 
 # ---- the arguments of a call ------------------------------------------------------
@@ -309,7 +291,9 @@ cdef int convert_options(Call c, object data_format, object num_threads, object 
     c.words = words
     c.dry = dry
     c.format = as_format(data_format)
-    c.problem.num_threads = as_num_threads(num_threads)
+    if num_threads is not None:
+        threads = as_index(num_threads, "num_threads", "an integer or None", 1)
+        c.problem.num_threads = min(threads, INT_MAX)
     return 0
 
 
@@ -413,7 +397,7 @@ cdef tuple convert_out(Call c, object out):
     """Convert the arrays in `out`. For each output, return the array as it was given, or None."""
     cdef int i, n = c.n_outputs
     if out is None:
-        return NONE_GIVEN
+        return NO_ARRAYS
     if n == 1:
         out = (out,)
     elif not isinstance(out, SEQUENCES):
@@ -433,7 +417,5 @@ cdef tuple convert_out(Call c, object out):
 
 
 cdef str expected_out(Call c):
-    names = []
-    for i in range(c.n_outputs):
-        names.append(NAMES[c.facts.outputs[i]])
+    names = [NAMES[c.facts.outputs[i]] for i in range(c.n_outputs)]
     return f"out: expected ({', '.join(names)}), each an array or None"

@@ -243,7 +243,9 @@ cdef int check(Call c) except -1:
             pin(c, role, array_of(c, role))
     check_data(c)
     check_terms(c)
-    check_vectors(c)
+    for role in range(MEAN, DIFF_DIFF_BETA + 1):
+        if is_read(c, role):
+            check_vector(c, role, "float64")
     if c.running:
         check_not_negative(c)
     check_sums(c)

@@ -1,19 +1,5 @@
 # cython: language_level=3, embedsignature=False, freethreading_compatible=True
-"""The only way into the C code: arrays are checked here, and become one `bn_problem`.
-
-    src, diff_dst, mean, variance, gamma, sums, out     Python objects
-        |   each is converted to a base-class array, a number or a flag
-        v                              (arguments: the caller's methods run here)
-    buffers, by role
-        |   are dtypes supported?  do shapes fit?  are outputs writable?  is memory shared?
-        v                              (inputs, outputs: nothing has been written so far)
-    axis order, from src's strides (the rule: src_c/arrays/axes.h), or as a workspace records it
-        |   an operand gets a dense copy if kernels cannot walk it (bn_problem in src_c/base/bn.h)
-        v                                                                   (call)
-    bn_problem: positions x channels x run
-        |
-        v   without the GIL, unless the problem is small
-    bn_backward, bn_training, bn_inference, bn_double_backward, and their halves
+"""The only way into the C code: arrays are checked here, and become one `bn_problem` (call.pxi).
 
 Methods of the caller's objects (`__array__`, `__float__`, properties of a subclass)
 may change any array while they run. So all of them run before the first buffer is
@@ -77,7 +63,7 @@ include "process.pxi"
 # the arguments. Adapters, which may know the arguments by other names, pass `words` (Words).
 # With `dry`, all arguments are checked, and nothing is computed or written.
 
-def training(src, gamma=None, beta=None, epsilon=..., data_format=None, running_mean=None,
+def training(src, gamma=None, beta=None, epsilon=None, data_format=None, running_mean=None,
              running_variance=None, exponential_avg_factor=None, correction=None, src_1=None,
              relu=False, workspace=None, out=None, num_threads=None, exact=False, words=None,
              dry=False, tracked=None):
@@ -93,7 +79,7 @@ def training(src, gamma=None, beta=None, epsilon=..., data_format=None, running_
     return result
 
 
-def inference(src, mean, variance, gamma=None, beta=None, epsilon=..., data_format=None,
+def inference(src, mean, variance, gamma=None, beta=None, epsilon=None, data_format=None,
               src_1=None, relu=False, workspace=None, out=None, num_threads=None, words=None,
               dry=False, running=False):
     """`running`: the statistics are a layer's own."""
@@ -107,7 +93,7 @@ def inference(src, mean, variance, gamma=None, beta=None, epsilon=..., data_form
     return run_call(c, out)
 
 
-def backward(src, diff_dst, mean, variance, gamma=None, epsilon=..., data_format=None,
+def backward(src, diff_dst, mean, variance, gamma=None, epsilon=None, data_format=None,
              is_training=True, param_grads=True, out=None, num_threads=None, relu=False, beta=None,
              dst=None, workspace=None, diff_src_1=False, exact=False, total=None, words=None,
              dry=False):
@@ -125,7 +111,7 @@ def backward(src, diff_dst, mean, variance, gamma=None, epsilon=..., data_format
 
 
 def double_backward(src, diff_dst, mean, variance, gamma, diff_diff_src, diff_diff_gamma=None,
-                    diff_diff_beta=None, epsilon=..., data_format=None, is_training=True, out=None,
+                    diff_diff_beta=None, epsilon=None, data_format=None, is_training=True, out=None,
                     num_threads=None, words=None, dry=False):
     cdef Call c = new_call(DOUBLE_BACKWARD)
     c.problem.training = as_flag(is_training, "is_training")

@@ -74,13 +74,9 @@ cdef class StateFormat:
         self.rows = rows_of_state(self.row)
 
 
-cdef dict STATE_FORMATS = {(dtype, of_moments): StateFormat(dtype, of_moments)
-                           for dtype in DTYPES for of_moments in (False, True)}
-
-
-def state_format(str dtype, bint of_moments):
-    """The format of the exact sums of a dtype: of moments, or of gradients."""
-    return STATE_FORMATS[dtype, of_moments]
+#: The formats of exact sums by the dtype of the data: of moments, or of gradients.
+STATE_FORMATS = {(dtype, of_moments): StateFormat(dtype, of_moments)
+                 for dtype in DTYPES for of_moments in (False, True)}
 
 
 def rows_of_sums(str dtype, bint of_moments):

@@ -9,9 +9,9 @@ cdef enum:
     VARIANCES = 64  # are looked at together
 
 
-cdef object wrong_input(Call c, int role, object dtype, str expected, str to=""):
+cdef object wrong_input(Call c, int role, object dtype, str expected, str convert_to=""):
     """The error for an array of an unexpected dtype."""
-    return wrong_dtype(name_of(c, role), array_of(c, role), dtype, expected, to)
+    return wrong_dtype(name_of(c, role), array_of(c, role), dtype, expected, convert_to)
 
 
 cdef int check_data(Call c) except -1:
@@ -83,21 +83,12 @@ cdef int check_format(Call c) except -1:
     return 0
 
 
-cdef int check_vectors(Call c) except -1:
-    """Check the vectors that are read, each by itself."""
-    cdef int role
-    for role in range(MEAN, DIFF_DIFF_BETA + 1):
-        if is_read(c, role):
-            check_vector(c, role, "float64")
-    return 0
-
-
-cdef int check_vector(Call c, int role, str to) except -1:
-    """Check a vector's length and dtype; `to` as for wrong_dtype."""
+cdef int check_vector(Call c, int role, str convert_to) except -1:
+    """Check a vector's length and dtype; `convert_to` as for wrong_dtype."""
     dtype = dtype_of_array(array_of(c, role))
     c.vector_dtype[role - VECTORS] = code_of_pinned(c, role, dtype)
     if c.vector_dtype[role - VECTORS] < 0:
-        raise wrong_input(c, role, dtype, any_of(DTYPES), to)
+        raise wrong_input(c, role, dtype, any_of(DTYPES), convert_to)
     if not fits(c, role):
         raise wrong_vector(c, role)
     return 0
@@ -220,17 +211,17 @@ cdef int check_sums(Call c) except -1:
         )
     if sums.shape[-1] != c.channels:
         raise ValueError(f"sums: expected {c.channels} channels, got {sums.shape[-1]}")
-    wanted = INT64 if role == STATE else FLOAT64
-    if not fits(c, role) or c.view[role].itemsize != sizeof(double) or sums.dtype != wanted:
+    sums_dtype = INT64 if role == STATE else FLOAT64
+    if not fits(c, role) or c.view[role].itemsize != sizeof(double) or sums.dtype != sums_dtype:
         raise ValueError(
-            f"sums: expected an array of {wanted} of shape {expected_shape(c, role)}, got "
+            f"sums: expected an array of {sums_dtype} of shape {expected_shape(c, role)}, got "
             f"{sums.dtype} of shape {shape_of(&c.view[role])}"
         )
-    ours = doubles_of(c, MEAN)
-    channel = first_different(ours, mean)
+    own_mean = doubles_of(c, MEAN)
+    channel = first_different(own_mean, mean)
     if channel >= 0:
         raise ValueError(
-            f"sums: expected sums about this mean, {float(ours[channel])!r} in channel {channel}, "
+            f"sums: expected sums about this mean, {float(own_mean[channel])!r} in channel {channel}, "
             f"got sums about {float(mean[channel])!r}"
         )
     c.problem.count = count
@@ -247,13 +238,13 @@ cdef int check_sums(Call c) except -1:
 cdef object doubles_of(Call c, int role):
     """A float64 copy of a pinned vector, with one kind of 0."""
     copy = allocated(np_empty, c.channels, FLOAT64)
-    cdef double[::1] to = copy
+    cdef double[::1] values = copy
     cdef bn_vector vector = vector_of(c, role)
     cdef Py_ssize_t i
     if c.channels:
-        vector_read(&vector, 0, c.channels, &to[0])
+        vector_read(&vector, 0, c.channels, &values[0])
         for i in range(c.channels):
-            to[i] += 0.0
+            values[i] += 0.0
     return copy
 
 

@@ -11,11 +11,8 @@ cdef str shortened(str text):
 
 
 def shown(value):
-    """A value's repr for a message, shortened; if repr fails, the value's type. What is missing is
-    ``...``."""
+    """A value's repr for a message, shortened; if repr fails, the value's type."""
     cdef bint error
-    if value is ...:
-        return "nothing"
     # reprlib reads no more of nested containers than it shows.
     show = reprlib.repr if isinstance(value, CONTAINERS) else repr
     text = attempt(&error, Exception, show, (value,))
@@ -49,28 +46,28 @@ cdef bint holds_numbers(object a) except -1:
     return not error
 
 
-cdef object wrong_dtype(str name, object a, object dtype, str expected, str to=""):
+cdef object wrong_dtype(str name, object a, object dtype, str expected, str convert_to=""):
     """The error for an array with an unexpected dtype. It is passed as it was read, since it may
-    change. If `to` is a NumPy dtype and the array holds numbers, the message suggests converting the
-    array to `to`. If `to` is float32, which may lose something, it suggests float64 where that is
-    allowed. If `to` is None, because the array is written, no copy is suggested.
+    change. If `convert_to` is a NumPy dtype and the array holds numbers, the message suggests to
+    convert it; not to float32, which may lose something, where float64 is allowed. If it is None,
+    because the array is written, no copy is suggested.
 
     Here and elsewhere, what is suggested begins with np.asarray: the argument may have been a list
     or any other object that can be viewed as an array."""
-    copies = to is not None
+    copies = convert_to is not None
     native = dtype if dtype.isnative else dtype.newbyteorder("=")  # strings have no order
     if native is not dtype and (native == INT64 or code_of(native) >= 0):
         where = "np" if hasattr(np, native.name) else "ml_dtypes"
         hint = f"; pass np.asarray({name}, {where}.{native.name})" if copies else ""
         return TypeError(f"{name}: expected native byte order, got {dtype.str}{hint}")
-    if to == "float32" and "float64" in expected and not np.can_cast(dtype, np.float32):
-        to = "float64"
+    if convert_to == "float32" and "float64" in expected and not np.can_cast(dtype, np.float32):
+        convert_to = "float64"
     hints = []
     if "bfloat16" in expected and (dtype == np.uint16 or dtype == np.int16 or dtype == "V2"):
         # Integers often hold bits of bfloat16; np.load gives saved arrays of bfloat16 as V2.
         hints = [f"if these are bits of bfloat16, pass np.asarray({name}).view(ml_dtypes.bfloat16)"]
-    if copies and hasattr(np, to) and holds_numbers(a):
-        hints.append(f"{'if not,' if hints else 'pass'} np.asarray({name}, np.{to})")
+    if copies and hasattr(np, convert_to) and holds_numbers(a):
+        hints.append(f"{'if not,' if hints else 'pass'} np.asarray({name}, np.{convert_to})")
     return TypeError("; ".join([f"{name}: expected {expected}, got {dtype_text(dtype)}", *hints]))
 
 

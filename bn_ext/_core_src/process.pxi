@@ -3,10 +3,7 @@ c.pxi exports others, which are written in C. Included by core.pyx."""
 
 
 def available_isas():
-    names = []
-    for level in range(bn_level_count()):
-        names.append(bn_level_of(level).name.decode())
-    return tuple(names)
+    return tuple([bn_level_of(level).name.decode() for level in range(bn_level_count())])
 
 
 def get_isa():

@@ -46,7 +46,7 @@ ctypedef bn_status (*c_entry)(const bn_problem *p) noexcept nogil
 cdef int[MOST_OUTPUTS] BACKWARD_OUT = [DIFF_SRC, DIFF_GAMMA, DIFF_BETA, DIFF_SRC_1]
 cdef int[3] DOUBLE_BACKWARD_OUT = [DIFF_SRC, DIFF_DIFF_DST, DIFF_GAMMA]
 cdef int[3] FORWARD_OUT = [DST, MEAN, VARIANCE]
-cdef tuple NONE_GIVEN = (None,) * MOST_OUTPUTS
+cdef tuple NO_ARRAYS = (None,) * MOST_OUTPUTS
 
 
 cdef struct Facts:

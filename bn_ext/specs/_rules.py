@@ -41,12 +41,12 @@ class Rules:
         errors.
         """
         arrays, vectors = {}, {}
-        for ours, a in {**required, **(optional or {})}.items():
-            if a is not None or ours in required:
-                name = self.names.get(ours, ours)
-                arrays[ours] = _core.as_array(a, name)
-                if ours not in _DATA:
-                    vectors[name] = arrays[ours]
+        for role, a in {**required, **(optional or {})}.items():
+            if a is not None or role in required:
+                name = self.names.get(role, role)
+                arrays[role] = _core.as_array(a, name)
+                if role not in _DATA:
+                    vectors[name] = arrays[role]
         src, name = arrays["src"], self.names.get("src", "src")
         _core.require_dtype(name, src, self.types)
         if self.ranks and src.ndim not in self.ranks:

@@ -68,11 +68,11 @@ def batch_norm_training(
     >>> import numpy as np
     >>> from bn_ext.specs import ngraph
     >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
-    >>> found = ngraph.batch_norm_training(x, np.ones(2), np.zeros(2), epsilon=0.0)
-    >>> found.normalized
+    >>> outputs = ngraph.batch_norm_training(x, np.ones(2), np.zeros(2), epsilon=0.0)
+    >>> outputs.normalized
     array([[-1., -1.],
            [ 1.,  1.]])
-    >>> found.batch_variance
+    >>> outputs.batch_variance
     array([1., 4.])
     """
     epsilon = _core.as_epsilon(epsilon)

@@ -102,11 +102,11 @@ def batch_norm_forward_training(
     >>> import numpy as np
     >>> from bn_ext.specs import onednn_graph
     >>> x = np.array([[1, 2], [3, 6]], np.float32)
-    >>> found = onednn_graph.batch_norm_forward_training(
+    >>> outputs = onednn_graph.batch_norm_forward_training(
     ...     x, np.zeros(2, np.float32), np.ones(2, np.float32), epsilon=1e-3, momentum=0.75)
-    >>> found.batch_variance
+    >>> outputs.batch_variance
     array([1., 4.], dtype=float32)
-    >>> found.running_variance
+    >>> outputs.running_variance
     array([1.  , 1.75], dtype=float32)
     """
     shared, momentum = _shared(epsilon, data_format), as_positive(momentum, "momentum")

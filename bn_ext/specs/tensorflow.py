@@ -118,10 +118,10 @@ def fused_batch_norm_v3(
     >>> from bn_ext.specs import tensorflow
     >>> x = np.arange(8, dtype=np.float32).reshape(1, 2, 2, 2)
     >>> ones, none = np.ones(2, np.float32), np.empty(0, np.float32)
-    >>> found = tensorflow.fused_batch_norm_v3(x, ones, ones, none, none)
-    >>> found.batch_mean
+    >>> outputs = tensorflow.fused_batch_norm_v3(x, ones, ones, none, none)
+    >>> outputs.batch_mean
     array([3., 4.], dtype=float32)
-    >>> found.batch_variance, found.reserve_space_2
+    >>> outputs.batch_variance, outputs.reserve_space_2
     (array([6.6666665, 6.6666665], dtype=float32), array([5., 5.], dtype=float32))
     """
     shared = _shared(epsilon, data_format, is_training)
@@ -132,9 +132,9 @@ def fused_batch_norm_v3(
     running = [arrays.pop("mean"), arrays.pop("variance")]
     trains = shared.pop("is_training")
     if trains and factor == 1:  # the old statistics have no weight
-        for what, old in zip(("mean", "variance"), running, strict=True):
+        for key, old in zip(("mean", "variance"), running, strict=True):
             if old.ndim != 1:
-                raise ValueError(f"{what}: expected one dimension, got shape {old.shape}")
+                raise ValueError(f"{key}: expected one dimension, got shape {old.shape}")
         running = [np.zeros_like(gamma)] * 2
     new_mean, new_variance = (old.copy() for old in running)
     if trains:

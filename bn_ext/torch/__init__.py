@@ -6,7 +6,7 @@ The extra ``torch`` installs what this module needs. ``import bn_ext`` does not 
 from typing import Any
 
 import bn_ext._core as _core
-from bn_ext._names import missing
+from bn_ext._runtime import missing
 
 try:
     import torch
@@ -159,17 +159,17 @@ class _BatchNorm:
             return dst.relu() if self.relu else dst
         self._check_input_dim(input)
         from_batch = self.training or (self.running_mean is None and self.running_var is None)
-        kept = not self.training or self.track_running_stats
-        tracked = self.num_batches_tracked if self.training and kept else None
+        uses_running = not self.training or self.track_running_stats
+        tracked = self.num_batches_tracked if self.training and uses_running else None
         momentum = self.momentum
         if momentum is None:  # all batches weigh the same
             with _core.DefaultMode():
                 momentum = 0.0 if tracked is None else 1 / (int(tracked) + 1)
-        mean, variance = (self.running_mean, self.running_var) if kept else (None, None)
-        group, whole = self._over()
+        mean, variance = (self.running_mean, self.running_var) if uses_running else (None, None)
+        group, whole_gradients = self._over()
         return _batch_norm(
             input, mean, variance, self.weight, self.bias, from_batch, momentum, self.eps, src_1,
-            self.relu, group, whole, tracked,
+            self.relu, group, whole_gradients, tracked,
         )  # fmt: skip
 
     def _over(self) -> tuple[str | None, bool]:
@@ -178,12 +178,12 @@ class _BatchNorm:
     def _get_name(self) -> str:
         """What `print` calls it, unlike torch's layer of the same name."""
         kind = type(self)
-        ours = self.fused and kind.__module__ == __name__
-        return f"{__name__}.{kind.__name__}" if ours else kind.__name__
+        is_fused = self.fused and kind.__module__ == __name__
+        return f"{__name__}.{kind.__name__}" if is_fused else kind.__name__
 
     def extra_repr(self: Any) -> str:
-        shown: str = super().extra_repr()  # type: ignore[misc]
-        return f"{shown}, relu=True" if self.relu else shown
+        options: str = super().extra_repr()  # type: ignore[misc]
+        return f"{options}, relu=True" if self.relu else options
 
 
 class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
@@ -245,12 +245,10 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
 
     Notes
     -----
-    In training, sums are exact and added as integers, by any backend that adds int64, such as gloo.
-    So the result, the statistics and the gradient of the input have the same bits for any number of
-    processes (also for one, without a group) and any distribution of the samples. A process may
-    have no samples. If a process fails or makes no call, the others wait for it, as in torch.
-    The layer is not a subclass of `torch.nn.SyncBatchNorm`, because DistributedDataParallel refuses
-    that class on a CPU.
+    In training, sums are exact and added as integers, by any backend that adds int64, such as gloo:
+    bits are the same for any number of processes and any distribution of the samples, also without
+    a group. The layer is not a subclass of `torch.nn.SyncBatchNorm`, because
+    DistributedDataParallel refuses that class on a CPU.
 
     Examples
     --------
@@ -303,20 +301,20 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         """
         for layer in convert(module).modules():
             if isinstance(layer, (BatchNorm1d, BatchNorm2d, BatchNorm3d)):
-                was = next(kind for kind in type(layer).__mro__ if kind in _TORCHS)
-                layer.__dict__.setdefault("_was", was)  # for `convert`
+                kind = next(kind for kind in type(layer).__mro__ if kind in _TORCH_CLASS)
+                layer.__dict__.setdefault("_kind", kind)  # for `convert`
                 layer.__class__, layer.process_group = SyncBatchNorm, process_group
         return module
 
 
 #: Our classes, and torch's whose state they have. Its SyncBatchNorm does not train on a CPU.
-_TORCHS: dict[type, Any] = {
+_TORCH_CLASS: dict[type, Any] = {
     BatchNorm1d: nn.BatchNorm1d,
     BatchNorm2d: nn.BatchNorm2d,
     BatchNorm3d: nn.BatchNorm3d,
     SyncBatchNorm: nn.SyncBatchNorm,
 }
-_OURS = {theirs: ours for ours, theirs in _TORCHS.items()}
+_OWN_CLASS = {torch_class: own for own, torch_class in _TORCH_CLASS.items()}
 
 
 def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
@@ -350,14 +348,14 @@ def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
     for layer in layers:
         kind = type(layer)
         if not back:
-            if kind in _OURS:
-                layer.__class__, layer.relu = _OURS[kind], False
-            elif kind in _TORCHS:
+            if kind in _OWN_CLASS:
+                layer.__class__, layer.relu = _OWN_CLASS[kind], False
+            elif kind in _TORCH_CLASS:
                 vars(layer).pop("fused", None)
-        elif kind in _TORCHS and layer.fused:
-            kind, _ = vars(layer).pop("_was", kind), vars(layer).pop("process_group", None)
+        elif kind in _TORCH_CLASS and layer.fused:
+            kind, _ = vars(layer).pop("_kind", kind), vars(layer).pop("process_group", None)
             if layer.relu or kind is SyncBatchNorm:
                 layer.__class__, layer.fused = kind, False
             else:
-                layer.__class__ = _TORCHS[kind]
+                layer.__class__ = _TORCH_CLASS[kind]
     return module

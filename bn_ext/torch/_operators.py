@@ -21,7 +21,7 @@ from torch import Tensor, distributed, nn
 from torch.library import custom_op
 
 import bn_ext._core as _core
-from bn_ext._gated import gated_double_backward, workspace_size
+from bn_ext._derivatives import gated_double_backward, workspace_size
 from bn_ext._sums import GradientSums, Statistics, total_of
 
 # ---- tensors as arrays, and the options of every call -------------------------------------------
@@ -87,8 +87,8 @@ def _dtype(vector: Tensor | None) -> torch.dtype:
 # ---- several processes ------------------------------------------------------------------------
 
 
-def _shared(function: str, group: str, src: Tensor, eps: float, find: Any) -> Any:
-    """What `find` returns, exact sums of this process, with those of all others added.
+def _shared(function: str, group: str, src: Tensor, eps: float, sum_own: Any) -> Any:
+    """What `sum_own` returns, exact sums of this process, with those of all others added.
 
     Integers of different lengths must not meet, so a word goes ahead: a hash of what is alike.
     """
@@ -97,7 +97,7 @@ def _shared(function: str, group: str, src: Tensor, eps: float, find: Any) -> An
     word = zlib.crc32(call.encode())
     words = torch.tensor([word], device="cpu")  # whatever the default device is
     sent = distributed.all_reduce(words, group=processes, async_op=True)
-    sums = find()
+    sums = sum_own()
     sent.wait()
     if words.item() != word * processes.size():
         raise RuntimeError(
@@ -168,7 +168,7 @@ def _update(
 def _named(kernel: Any) -> Any:
     """A named tuple of a kernel's positional arguments, in their order; a name may be left out."""
     parameters = inspect.signature(kernel).parameters.values()
-    names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     return namedtuple(kernel.__name__, names, defaults=[None] * len(names))
 
 
@@ -178,8 +178,8 @@ _Step = _named(_update)
 def _after(step: Any) -> list[Tensor]:
     """Copies of the running statistics that a step updates, or empty tensors."""
     return [
-        each.clone() if step.training and each is not None else step.src.new_empty(0)
-        for each in (step.running_mean, step.running_var)
+        a.clone() if step.training and a is not None else step.src.new_empty(0)
+        for a in (step.running_mean, step.running_var)
     ]
 
 
@@ -233,7 +233,7 @@ def _gradients(
         **options,
     )  # fmt: skip
 
-    def find() -> GradientSums:
+    def sum_own() -> GradientSums:
         own = GradientSums(x, diff, mean, exact=True, **gate, **options)
         if vectors and not whole:  # those of a call without elements
             backward(x[:0], diff[:0], mean, out=(None, *diff_vectors), total=total_of(own))
@@ -241,7 +241,7 @@ def _gradients(
 
     total = None
     if group and (training or (whole and vectors)):
-        total = _shared("batch_norm_backward", group, src, eps, find)
+        total = _shared("batch_norm_backward", group, src, eps, sum_own)
         vectors &= whole
     out = diff_src, *(diff_vectors if vectors else (None, None)), diff_src_1
     backward(
@@ -292,9 +292,9 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _backward(ctx: Any, diff_dst: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    nothing: tuple[None, ...] = _Step()
+    no_grads: tuple[None, ...] = _Step()
     if diff_dst is None:
-        return nothing
+        return no_grads
     src, statistics, weight, workspace = ctx.saved_tensors
     needed = ctx.needs_input_grad[:4]
     call = _Gradient(
@@ -303,8 +303,8 @@ def _backward(ctx: Any, diff_dst: Tensor | None, *_: None) -> tuple[Tensor | Non
     )  # fmt: skip
     *three, diff_src_1 = _call_of_gradients(*call)
     grads = *three, diff_src_1 if call.relu else diff_dst
-    kept = (grad if need else None for grad, need in zip(grads, needed, strict=True))
-    step: tuple[Tensor | None, ...] = _Step(*kept)
+    needed_grads = (grad if need else None for grad, need in zip(grads, needed, strict=True))
+    step: tuple[Tensor | None, ...] = _Step(*needed_grads)
     return step
 
 
@@ -334,11 +334,11 @@ def _backward_of_gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | No
 
 
 def _operator(name: str, kernel: Any, fake: Any, schema: str | None = None) -> Any:
-    made: Any = custom_op(
+    operator: Any = custom_op(
         f"bn_ext::{name}", kernel, mutates_args=(), device_types="cpu", schema=schema
     )
-    made.register_fake(fake)
-    return made
+    operator.register_fake(fake)
+    return operator
 
 
 def _count(run: Any, arguments: Any, tracked: Tensor | None) -> Any:
@@ -397,12 +397,12 @@ def _differentiable(
         run = kernel if is_plain else operator
         # Autograd functions refuse torch.func and forward mode, which look at calls without a
         # gradient, too.
-        is_seen = (
+        is_recorded = (
             torch.is_grad_enabled()
             or torch._C._are_functorch_transforms_active()
             or torch.autograd.forward_ad._current_level >= 0
         )
-        if is_traced or not is_seen:
+        if is_traced or not is_recorded:
             return through(run, arguments, tracked)
         return function.apply(*arguments[:tensors], (arguments[tensors:], run, tracked))
 

@@ -88,23 +88,6 @@ def forward_errors(results, want, data, axis, *, added=False):
     }
 
 
-def running_errors(running, old, new, factor, want, data, *, vector, count=None, correction=0):
-    """{name: Error} of running statistics: their own half ulp, and the batch's errors."""
-    errors = statistics_errors(want.mean, want.variance, want, data)
-    results = {}
-    for name, got, before, batch in zip(("mean", "variance"), running, old, new, strict=True):
-        corrected = correction if name == "variance" else 0
-        weight = np.longdouble(factor)
-        new = weight * (np.longdouble(count) / (count - corrected) if corrected else 1)
-        old = (1 - weight) * np.asarray(before).astype(np.longdouble)
-        exact = old + new * batch
-        part = abs(new) * errors[name].bound
-        sizes = abs(old) + abs(factor * batch)
-        bound = part + 4 * np.longdouble(2.0**-53) * sizes
-        results[name] = Error(distance(got, exact), half_ulp(exact, vector), bound)
-    return results
-
-
 # ---- backward, once more ------------------------------------------------------------
 
 

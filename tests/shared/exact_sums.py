@@ -16,7 +16,7 @@ MOMENTS = (20, 111)
 #: A state's number of rows -> its format.
 STATE_FORMATS = {
     format.rows: format
-    for format in (_core.state_format(n, m) for n in ("float32", "float64") for m in (False, True))
+    for format in (_core.STATE_FORMATS[n, m] for n in ("float32", "float64") for m in (False, True))
 }
 #: The lowest exponent that mantissas() returns: for 2**-1074, scaled to a mantissa of 53 bits.
 LOWEST = -1074 - 52
