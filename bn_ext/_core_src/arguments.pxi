@@ -60,7 +60,10 @@ cdef object as_tuples(object a, str name, int depth=0):
         raise TypeError(
             f"{name}: expected an array of numbers, got lists nested more than {DEEPEST} deep"
         )
-    return tuple([as_tuples(item, name, depth + 1) for item in tuple(a)])
+    items = []
+    for item in tuple(a):
+        items.append(as_tuples(item, name, depth + 1))
+    return tuple(items)
 
 
 cdef bint is_tensor(object a) except -1:
@@ -263,7 +266,10 @@ cdef class Words:
     cdef tuple names
 
     def __init__(self, words):
-        self.names = tuple([words.get(name, name) for name in NAMES])
+        names = []
+        for name in NAMES:
+            names.append(words.get(name, name))
+        self.names = tuple(names)
 
 
 # ---- the arguments of a call ------------------------------------------------------
@@ -417,5 +423,7 @@ cdef tuple convert_out(Call c, object out):
 
 
 cdef str expected_out(Call c):
-    names = [NAMES[c.facts.outputs[i]] for i in range(c.n_outputs)]
+    names = []
+    for i in range(c.n_outputs):
+        names.append(NAMES[c.facts.outputs[i]])
     return f"out: expected ({', '.join(names)}), each an array or None"

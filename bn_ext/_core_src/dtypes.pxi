@@ -5,7 +5,14 @@ cdef object FLOAT64 = np.dtype(np.float64)
 cdef object UINT8 = np.dtype(np.uint8)
 
 
-DTYPES = tuple([bn_dtype_table[code].name.decode() for code in range(BN_DTYPES)])
+cdef tuple names_of_dtypes():
+    names = []
+    for code in range(BN_DTYPES):
+        names.append(bn_dtype_table[code].name.decode())
+    return tuple(names)
+
+
+DTYPES = names_of_dtypes()
 
 
 cdef inline Py_ssize_t size_of(int code) noexcept nogil:

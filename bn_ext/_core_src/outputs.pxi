@@ -70,9 +70,13 @@ cdef int check_alone(Call c, int role) except -1:
 
 cdef str in_place_text(Call c, int role):
     """Which inputs' memory an output may occupy, for a message."""
+    cdef int other
     if role >= VECTORS:
         return ""
-    names = [input_name(c, other) for other in range(VECTORS) if is_read(c, other)]
+    names = []
+    for other in range(VECTORS):
+        if is_read(c, other):
+            names.append(input_name(c, other))
     return f" (allowed: exactly the memory of {any_of(names)})"
 
 
@@ -151,10 +155,16 @@ cdef object new_like_src(Call c, const bn_axes *order):
     shape, dtype = shape_of(&c.view[SRC]), DTYPE_OF_CODE[c.dtype]
     if as_named:
         return new_array(shape, dtype, c)
-    axes = [order.axis[i] for i in range(order.n)]
-    axes += [axis for axis in range(len(shape)) if shape[axis] == 1]
-    permuted = [shape[axis] for axis in axes]
-    return new_array(permuted, dtype, c).transpose([axes.index(i) for i in range(len(axes))])
+    axes, permuted, back = [], [], []
+    for i in range(order.n):
+        axes.append(order.axis[i])
+    for i in range(len(shape)):
+        if shape[i] == 1:
+            axes.append(i)
+    for i in range(len(shape)):
+        permuted.append(shape[axes[i]])
+        back.append(axes.index(i))
+    return new_array(permuted, dtype, c).transpose(back)
 
 
 cdef int new_vector_dtype(Call c) noexcept:

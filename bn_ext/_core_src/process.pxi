@@ -3,7 +3,10 @@ c.pxi exports others, which are written in C. Included by core.pyx."""
 
 
 def available_isas():
-    return tuple([bn_level_of(level).name.decode() for level in range(bn_level_count())])
+    names = []
+    for level in range(bn_level_count()):
+        names.append(bn_level_of(level).name.decode())
+    return tuple(names)
 
 
 def get_isa():
