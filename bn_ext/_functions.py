@@ -104,10 +104,11 @@ def batch_norm_training(
     What the Notes of `batch_norm_backward` say of errors, copies and bits holds here, too.
 
     Mean and variance are accurate even if the mean is far from 0, or squares overflow or underflow.
-    A constant channel has a variance of 0 and dst = beta; with an epsilon of 0, or a tiny one, dst
-    is NaN. In an array in `out`, a variance too large for its dtype is Inf, and the diff_src and
-    diff_gamma computed from it are 0: in float16 from a standard deviation of 256 on, in float32
-    from 1.8e19 on.
+    A constant channel has a variance of 0 and dst = beta, unless rstd or gamma * rstd exceeds the
+    range of the arithmetic: its dst is then NaN, as with an epsilon of 0, or one below 8.6e-78 if
+    the data is not float64. In an array in `out`, a variance too large for its dtype is Inf, and
+    the diff_src and diff_gamma computed from it are 0: in float16 from a standard deviation of 256
+    on, in float32 from 1.8e19 on.
 
     An empty src gives an empty dst and NaN statistics. The running statistics do not change.
 
@@ -307,6 +308,10 @@ def batch_norm_backward(  # type: ignore[no-untyped-def]  # types: see the overl
     Notes
     -----
     If an error is raised, nothing has been written.
+
+    Slices of the batch or the channels are not copied, with some exceptions; other views that are
+    not dense are, and so are operands with another order of axes in memory than src's: see "What is
+    copied" in the documentation.
 
     With beta, the result of the forward pass has the bits that `batch_norm_inference` gives for the
     same mean, variance, gamma and beta. Pass the float64 statistics of `batch_norm_training` to

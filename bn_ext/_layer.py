@@ -33,6 +33,9 @@ _STATE = {
     "running_variance": "running_var",
 }
 _COUNT = "num_batches_tracked", "an integer", 0
+#: Attributes of PyTorch's layers, which would change nothing here if they could be set.
+_OF_TORCH = {"eps": "epsilon", "momentum": "exponential_avg_factor", "weight": "gamma",
+             "bias": "beta", "running_var": "running_variance"}  # fmt: skip
 #: What a state can hold, in an int64.
 _MOST_BATCHES = 2**63 - 1
 
@@ -118,8 +121,9 @@ class BatchNorm:
     layer in one thread at a time. A copy or pickle of a layer has no saved pass. Copies, even deep
     ones, share what is behind `allreduce`; a pickle needs an `allreduce` that can be pickled.
 
-    What you set as an attribute, the next pass checks. gamma and beta may be None. What arrays
-    depend on cannot change, such as the channels.
+    An array that you set as an attribute must be a NumPy array of shape (C,): the next pass checks
+    it. gamma and beta may be None. What arrays depend on cannot change, such as the channels. Nor
+    can you set what PyTorch calls otherwise, such as momentum, except in a subclass.
 
     Examples
     --------
@@ -579,16 +583,21 @@ class BatchNorm:
     if not TYPE_CHECKING:  # with them, a type checker would accept every attribute
 
         def __getattr__(self, name):
-            """Say what to do instead of what a subclass lacks."""
+            """Say what to use instead of what a subclass lacks, or what PyTorch calls it."""
             hint = self._LACKS.get(name, "")
+            if not hint and name in _OF_TORCH:
+                hint = f"; it is called {_OF_TORCH[name]} here"
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
         def __setattr__(self, name, value):
-            """Refuse what is fixed, and what a subclass lacks."""
+            """Refuse what is fixed, what a subclass lacks and, except in a user's subclass, what
+            PyTorch calls it.
+            """
             if name in _Options._fields and name in vars(self):
                 hint = "fixed when the layer is made; make another BatchNorm"
                 raise AttributeError(f"{name}: {hint}")
-            if name in self._LACKS:
+            is_users = type(self).__module__.partition(".")[0] != "bn_ext"
+            if name in self._LACKS or (name in _OF_TORCH and not is_users):
                 self.__getattr__(name)
             super().__setattr__(name, value)
 
