@@ -460,7 +460,9 @@ def test_attributes_of_torchs_layers(name):
     """To set one would change nothing, without a word."""
     layer = bn_ext.BatchNorm(5)
     for use in (lambda: setattr(layer, name, 1), lambda: getattr(layer, name)):
-        with pytest.raises(AttributeError, match=f"has no attribute '{name}'; it is called .* here"):
+        with pytest.raises(
+            AttributeError, match=f"has no attribute '{name}'; it is called .* here"
+        ):
             use()
     own = type("OfAUser", (bn_ext.BatchNorm,), {"__module__": __name__})(5)
     setattr(own, name, own.gamma)
