@@ -118,7 +118,7 @@ def test_a_ring_is_not_read_past_its_end(rng, isa, data):
     memory = running.Memory(STORED[data], 4, 100, ("write", "backward"))
 
     def at_end(coefs):
-        copy = region.array(coefs.shape, coefs.dtype, (0, 0), at_end=True)
+        copy = region.array(coefs.shape, coefs.dtype, coefs.strides, at_end=True)
         copy[:] = coefs
         return copy
 

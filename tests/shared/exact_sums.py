@@ -146,6 +146,12 @@ def integer_of(state, s, c):
     return sum(int(state[k, s, c]) << LIMB * k for k in range(limbs))
 
 
+def are_units(state, s, c, terms, *, squared=False, times=1):
+    """Is the sum s of channel c that of these terms, or of their squares, so many times?"""
+    units = units_of(terms, STATES[len(state)][1], squared=squared)
+    return integer_of(state, s, c) == times * units
+
+
 def state_of(integers, rows, rng=None):
     """A state of one channel with these sums, in units of the lowest limb. With rng, its limbs are
     not carried, as after adding many parts.

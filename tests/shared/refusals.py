@@ -4,6 +4,7 @@ import functools
 import inspect
 import re
 import sys
+from types import FunctionType
 
 import ml_dtypes
 import numpy as np
@@ -112,10 +113,21 @@ def follow(text, call, operands):
             assert not str(error).startswith(f"{name}:"), advice  # noqa: PT017
 
 
-def refused(kind, message, p, name, **changed):
-    """check_refused of a function with arguments that fit, but for those that are changed."""
+def operands_of(p, name, **changes):
+    """The arguments of a function that fit, but for those that are changed; of those, a function
+    makes the argument from the problem.
+    """
     operands = arguments(p, name)
     if name in RESULTS:
         operands["out"] = as_out(name, outs(p, name))
+    for argument, value in changes.items():
+        operands[argument] = value(p) if type(value) is FunctionType else value
+    if name == "inference" and isinstance(operands["out"], tuple):
+        (operands["out"], *_) = operands["out"]
+    return operands
+
+
+def refused(kind, message, p, name, **changes):
+    """check_refused of a function with operands_of."""
     run = functools.partial(dry, name) if name in RESULTS else None
-    check_refused(kind, message, function_of(name), operands | changed, run)
+    check_refused(kind, message, function_of(name), operands_of(p, name, **changes), run)
