@@ -181,12 +181,6 @@ def placed(array, memory="contiguous", offset=0, order=None):
     return view.transpose(np.argsort(order))
 
 
-def memory_order(ndim, channel, channels_last):
-    """Axis order, slowest first, with the channel fastest or right after axis 0."""
-    others = [axis for axis in range(ndim) if axis != channel % ndim]
-    return [*others, channel % ndim] if channels_last else [others[0], channel % ndim, *others[1:]]
-
-
 def axis_order(array):
     """As in axes.c: no axis of length 1; |stride| descending, ties as given; stride 0 stays put."""
     axes = [axis for axis in range(array.ndim) if array.shape[axis] > 1]
