@@ -149,7 +149,6 @@ FROM_OTHERS = (ROOT / "docs" / "howto" / "coming_from.md").read_text()
 
 
 def test_a_layer_gives_what_cs231n_has():
-    """The page's program, beside the formulas of that course."""
     names = {}
     for line in re.findall(r"^>>> (.*)", FROM_OTHERS, re.MULTILINE)[:9]:
         exec(line, names)
@@ -165,7 +164,6 @@ def test_a_layer_gives_what_cs231n_has():
 
 
 def test_the_calls_of_a_layer_beside_torchs():
-    """The columns of bn_ext and torch run from top to bottom, and give the same."""
     rows = re.findall(r"^\| [a-zA-Z; ]+ \| `(.*?)` \| `(.*?)`", FROM_OTHERS, re.MULTILINE)
     src, diff_dst = np.random.default_rng(0).standard_normal((2, 8, 10, 5, 5), np.float32)
     ours = {"bn_ext": bn_ext, "src": src, "diff_dst": diff_dst}

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, EPSILON, FORMATS, Family, Problem, all_bits, dtype, team_of
+from cases import DATA_DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, team_of
 from exact_sums import MOMENTS, are_units, exact_sum, exact_sums, far_from_0, statistics
 from members import MEMBERS, problem
 from needs import needs_cpus
@@ -137,7 +137,6 @@ def check_terms(terms, channels=(0,)):
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
 def test_terms_of_every_size(rng, name):
-    """Terms and squares up to the ends of the range."""
     ends = (-1080, 1023) if name == "float64" else (-155, 127)
     x, number = rng.standard_normal((300, 64)), np.dtype(name).type
     near = (*range(495, 520), *range(1015, 1024)) if name == "float64" else range(120, 128)
@@ -336,10 +335,6 @@ def merged(rng, parts):
     return parts[0]
 
 
-def statistics_of(rng, parts, **options):
-    return merged(rng, [moments_of(part, **options) for part in parts])
-
-
 def dealt(rng, samples):
     """Indices of samples in random order, in parts of random sizes, even empty ones."""
     cuts = np.sort(rng.integers(0, samples + 1, int(rng.integers(0, 5))))
@@ -353,13 +348,16 @@ def test_any_parts_give_the_same_bits(rng, kind, name):
     p = Problem(rng, (samples, 6, channels), "NXC", name)
     p.src, p.diff_dst = (values(rng, kind, p.src.shape, name) for _ in "ab")
     whole = p.run(bn_ext.batch_norm_backward, exact=True)
+    batch = bn_ext.batch_norm_training(p.src, epsilon=EPSILON, data_format="NXC", exact=True)
     for data_format in ["NXC", "NCX", "NXC"]:
         axes = (0, 2, 1) if data_format == "NCX" else (0, 1, 2)
         options = {"data_format": data_format}
         laid = [np.ascontiguousarray(a.transpose(axes)) for a in (p.src, p.diff_dst)]
         parts = [(part, *(a[part] for a in laid)) for part in dealt(rng, samples)]
         total = merged(rng, (gradients_of(x, dy, p.mean, **options) for _, x, dy in parts))
-        assert total.count == samples * 6
+        statistics = merged(rng, (moments_of(x, **options) for _, x, _ in parts))
+        assert all_bits([statistics.mean, statistics.variance]) == all_bits(batch[1:])
+        assert total.count == statistics.count == samples * 6
         diff_src = np.empty_like(p.src)
         for part, x, dy in parts:
             own = p.run(bn_ext.batch_norm_backward, x, dy, sums=total, **options)
@@ -405,32 +403,12 @@ def test_a_mean_finer_than_the_data(rng, name):
 
 
 @pytest.mark.parametrize("name", DATA_DTYPES)
-@pytest.mark.parametrize("ratio", [0, 1000])
-def test_statistics_of_any_parts(rng, name, ratio):
-    samples = 31
-    p = Family(rng, (samples, 4, 6), "NXC", name, ratio=ratio if name == "float64" else ratio / 10)
-    options = {"epsilon": EPSILON, "exact": True}
-    whole = bn_ext.batch_norm_training(p.src, p.gamma, p.beta, data_format="NXC", **options)
-    for _ in range(3):
-        parts = [p.src[part] for part in dealt(rng, samples)]
-        total = statistics_of(rng, parts, data_format="NXC")
-        assert total.count == samples * 4
-        assert all_bits([total.mean, total.variance]) == all_bits(whole[1:])
-    check_statistics(total, by_columns(p.src, "NXC", name))
-    first_channels = bn_ext.batch_norm_training(
-        np.ascontiguousarray(p.src.swapaxes(1, 2)), p.gamma, p.beta, data_format="NCX", **options
-    )
-    assert all_bits(first_channels[1:]) == all_bits(whole[1:])
-    assert np.array_equal(first_channels.dst.swapaxes(1, 2), whole.dst)
-
-
-@pytest.mark.parametrize("name", DATA_DTYPES)
 def test_the_mean_is_right_and_squares_are_about_it(rng, name):
     """Even if the mean is far from 0, or sums overflow; in one call and in parts."""
     src = far_from_0(rng, name)
     src = src[:, np.isfinite(src.astype(float)).all(axis=0)]
     results = bn_ext.batch_norm_training(src, epsilon=0.0, exact=True)
-    total = statistics_of(rng, np.split(rng.permutation(src), [1, 300]))
+    total = merged(rng, map(moments_of, np.split(rng.permutation(src), [1, 300])))
     assert all_bits([total.mean, total.variance]) == all_bits(results[1:])
     check_statistics(total, by_columns(src, "NXC", name))
     for c, variance in enumerate(results.variance):

@@ -79,16 +79,9 @@ def test_backward_is_the_derivative_of_forward(rng, is_training, relu):
 
     at = {"src": p.src, "gamma": p.gamma, "beta": p.beta, "src_1": p.src_1}
     there = forward(**at)
-    grads = reference.batch_norm_backward(
-        p.src,
-        p.diff_dst,
-        there.mean,
-        there.variance,
-        p.gamma,
-        is_training=is_training,
-        gate=~(there.dst <= 0) if relu else None,
-        **WIDE,
-    )
+    arguments = p.src, p.diff_dst, there.mean, there.variance, p.gamma
+    options = {"is_training": is_training, "gate": ~(there.dst <= 0) if relu else None, **WIDE}
+    grads = reference.batch_norm_backward(*arguments, **options)
     for name in at:
         grad = getattr(grads, f"diff_{name}")
         direction = rng.standard_normal(grad.shape) / 100
@@ -113,18 +106,9 @@ def test_double_backward_is_the_derivative_of_backward(rng, is_training):
         return reference.batch_norm_backward(src, diff_dst, *moments(src), gamma, **options)
 
     at = {"src": p.src, "diff_dst": p.diff_dst, "gamma": p.gamma}
-    results = reference.batch_norm_double_backward(
-        p.src,
-        p.diff_dst,
-        *moments(p.src),
-        p.gamma,
-        p.diff_diff_src,
-        p.diff_diff_gamma,
-        p.diff_diff_beta,
-        is_training=is_training,
-        **WIDE,
-    )
-    incoming = (p.diff_diff_src, p.diff_diff_gamma, p.diff_diff_beta)
+    incoming = p.diff_diff_src, p.diff_diff_gamma, p.diff_diff_beta
+    arguments, mode = (p.src, p.diff_dst, *moments(p.src), p.gamma), {"is_training": is_training}
+    results = reference.batch_norm_double_backward(*arguments, *incoming, **mode, **WIDE)
     for name, grad in zip(at, results, strict=False):
         direction = rng.standard_normal(grad.shape) / 100
 

@@ -103,8 +103,12 @@ SCALES = {
     "float64": [5e-324, 1e-310, 1e-160, 1e160, 1.7e308],
 }
 #: The bits of a signaling NaN: any conversion raises a floating-point flag.
-SIGNALING = {"float16": 0x7C01, "float32": 0x7F800001, "bfloat16": 0x7F81,
-             "float64": 0x7FF0000000000001}  # fmt: skip
+SIGNALING = {
+    "float16": 0x7C01,
+    "float32": 0x7F800001,
+    "bfloat16": 0x7F81,
+    "float64": 0x7FF << 52 | 1,
+}
 
 
 def problem(data):
@@ -137,31 +141,29 @@ def lists(p):
 
 
 def sums(p):
-    results = []
+    results, cuts = [], (slice(2), slice(2, 2), slice(2, None))
     for exact in (False, True):
-        for kind, mean in ((bn_ext.Statistics, []), (bn_ext.GradientSums, [p.mean])):
-            arguments = p.src, *[p.diff_dst] * len(mean)
-            parts = [
-                kind(*(a[rows] for a in arguments), *mean, exact=exact)
-                for rows in (slice(2), slice(2, 2), slice(2, None))
-            ]
+        batches = [bn_ext.Statistics(p.src[cut], exact=exact) for cut in cuts]
+        gradients = [
+            bn_ext.GradientSums(p.src[cut], p.diff_dst[cut], p.mean, exact=exact) for cut in cuts
+        ]
+        running = p.mean.copy(), p.variance.copy()
+        sum(batches).update_running(*running, Fraction(1, 4), correction=1)
+        for parts in (batches, gradients):
             total = sum(parts)
             results += [*parts, total, total == parts[0], total.mean]
-        running = p.mean.copy(), p.variance.copy()
-        statistics = sum(bn_ext.Statistics(rows, exact=exact) for rows in (p.src[:2], p.src[2:]))
-        statistics.update_running(*running, Fraction(1, 4), correction=1)
-        results += [*running, statistics.variance]
+        results += [*running, sum(batches).variance]
     return results
 
 
 WIDE = problem("float64")
-STATE = {"weight": WIDE.gamma, "bias": WIDE.beta, "running_mean": WIDE.mean,
-         "running_var": WIDE.variance, "num_batches_tracked": 2}  # fmt: skip
+NAMES = {"weight": "gamma", "bias": "beta", "running_mean": "mean", "running_var": "variance"}
+STATE = {name: getattr(WIDE, ours) for name, ours in NAMES.items()} | {"num_batches_tracked": 2}
 
 
-def layer(p, make=bn_ext.BatchNorm):
+def layer(p):
     """The state of a layer that was loaded, and what its steps give in every mode."""
-    made = make(len(p.mean), dtype=p.mean.dtype, epsilon=p.epsilon, relu=True)
+    made = bn_ext.BatchNorm(len(p.mean), dtype=p.mean.dtype, epsilon=p.epsilon, relu=True)
     made.load_state_dict(STATE)
     results = [made.state_dict()]
     for mode in (made.train, made.eval, made.freeze):
@@ -173,7 +175,6 @@ def layer(p, make=bn_ext.BatchNorm):
 
 
 def operators(p):
-    """The operators that take these dtypes."""
     results = []
     for sheet in SHEETS.values():
         if p.mean.dtype.name in sheet.types.get(p.src.dtype.name, []):
@@ -225,20 +226,17 @@ def chunks(p):
     tracked = dict(zip(members.RUNNING, running, strict=True), **members.UPDATE)
     options = {"epsilon": p.epsilon}
     with dask.config.set(scheduler="synchronous"):  # in this thread, and so in its mode
+        fused = {"src_1": src_1, "relu": True, **tracked, **options}
         lazy = [
-            *functions.batch_norm_training(
-                src, *affine, src_1=src_1, relu=True, **tracked, **options
-            ),
+            *functions.batch_norm_training(src, *affine, **fused),
             functions.batch_norm_inference(src, *statistics, *affine, **options),
             *functions.batch_norm_backward(src, diff_dst, *statistics, p.gamma, **options),
         ]
         return [*dask.compute(*lazy), *running]
 
 
-CALLS = [
-    family, lists, sums, layer, operators, *[derivatives] * bool(find_spec("autograd")),
-    *[chunks] * bool(find_spec("dask")),
-]  # fmt: skip
+CALLS = [family, lists, sums, layer, operators]
+CALLS += [derivatives] * bool(find_spec("autograd")) + [chunks] * bool(find_spec("dask"))
 
 
 def bits(results):

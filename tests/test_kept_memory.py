@@ -25,6 +25,7 @@ def only_ours():
     bn_ext.keep_memory(256 * MIB)
     yield
     bn_ext.keep_memory()
+    assert bn_ext.keep_memory() == _runtime._memory() // 8  # the default
 
 
 def kept():
@@ -32,7 +33,6 @@ def kept():
 
 
 def result(mib=16.0):
-    """A result of about this size."""
     x = np.zeros((int(mib * MIB) // 256, 64), np.float32)
     return bn_ext.batch_norm_inference(x, x[0], x[0], epsilon=1)
 
@@ -113,7 +113,6 @@ def test_the_limit_itself_may_be_kept(blocks, missing):
 
 
 def mapped():
-    """Bytes of address space in use."""
     return int(_groups.read("/proc/self/statm").split()[0]) * mmap.PAGESIZE
 
 
@@ -172,11 +171,6 @@ def test_what_is_refused(nbytes, error, text):
     with pytest.raises(error, match=text):
         bn_ext.keep_memory(nbytes)
     assert bn_ext.keep_memory() == 256 * MIB
-
-
-def test_none_is_the_default():
-    assert bn_ext.keep_memory() == 256 * MIB
-    assert bn_ext.keep_memory() == _runtime._memory() // 8
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="not every system obeys such limits")

@@ -56,15 +56,11 @@ def test_every_allocation_may_fail(tmp_path):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
-    library = tmp_path / "fail_malloc.so"
-    source = PROGRAMS / "fail_malloc.c"
-    built = subprocess.run(
-        [compiler, "-O1", "-shared", "-fPIC", str(source), "-o", str(library)], capture_output=True
-    )
-    if built.returncode:
+    library, source = str(tmp_path / "fail_malloc.so"), str(PROGRAMS / "fail_malloc.c")
+    flags = ["-O1", "-shared", "-fPIC"]
+    if subprocess.run([compiler, *flags, source, "-o", library], capture_output=True).returncode:
         pytest.skip("no glibc to build against")
-    preloaded = {"LD_PRELOAD": str(library)}
-    done = python(NO_MEMORY, timeout=None, PYTHONMALLOC="malloc", **preloaded)
+    done = python(NO_MEMORY, timeout=None, PYTHONMALLOC="malloc", LD_PRELOAD=library)
     assert done.returncode == 0, done.stderr
     assert "allocations failed" in done.stdout
 
@@ -81,10 +77,9 @@ def test_more_than_2_to_the_31_elements(data_format):
     positions = diff_dst if data_format == "NXC" else diff_dst[0].T
     positions[-1] = 1
     ones = np.ones(channels, np.float32)
-    results = bn_ext.batch_norm_backward(
-        src, diff_dst, 0 * ones, ones, 2 * ones, epsilon=0.0, data_format=data_format,
-        is_training=False, out=(diff_dst, None, None),
-    )  # fmt: skip
+    arguments = src, diff_dst, 0 * ones, ones, 2 * ones
+    options = {"data_format": data_format, "is_training": False, "out": (diff_dst, None, None)}
+    results = bn_ext.batch_norm_backward(*arguments, epsilon=0.0, **options)
     assert (results.diff_beta == np.float32(0.5 * n + 0.5)).all()
     assert (results.diff_gamma == np.float32(0.5 * n + 0.5)).all()
     assert (positions[-1].astype(np.float32) == 2).all()

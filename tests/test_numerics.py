@@ -181,7 +181,6 @@ def dims_of(m, data_format, channels=64):
 
 
 def ran(problem, is_training):
-    """The gradient, and the reference."""
     grads = problem.run(bn_ext.batch_norm_backward, is_training=is_training)
     return grads, reference_of(problem, is_training)
 
@@ -305,7 +304,6 @@ def test_many_elements(rng, data, kind):
 
 
 def test_sum_of_a_hundred_million(rng):
-    """Sums of 10^8 elements are as accurate as short ones."""
     row = rng.standard_normal((1, 2, 100_000)).astype(np.float32)
     mean = np.array([0.25, -0.5], np.float32)
     src = np.broadcast_to(row, (1000, 2, 100_000))
@@ -380,7 +378,6 @@ def test_a_first_part_that_is_far_off(rng):
 
 
 def test_more_elements_than_32_bits_count():
-    """The mean and the variance are those of all elements."""
     row = np.zeros((1, 2, 2**16), np.float32)
     row[..., ::2] = 2
     row[:, 1] *= 3

@@ -45,7 +45,6 @@ def of(name, change=lambda a: a):
 
 
 def swapped(a):
-    """In the other byte order."""
     return a.astype(a.dtype.newbyteorder())
 
 
@@ -145,7 +144,6 @@ def cast(a, kind):
 
 
 def of_operand(name, operand):
-    """What is refused in the place of any operand."""
     like = "src" if operand == "src" else "tensor" if operand in LIKE_SRC else "vector"
     for dims in SHAPES[like]:
         wrong = of(operand, lambda a, dims=dims: np.ones(dims, a.dtype))
@@ -183,7 +181,6 @@ def out_with(name, k, change):
 
 
 def of_result(name, k, result):
-    """What is refused in the place of any result."""
     like_src = RESULTS[name][result] == "src"
     which = f"{result} in out" if len(RESULTS[name]) > 1 else "out"
     for operand in OPERANDS[name]:
@@ -269,7 +266,6 @@ OF_OPTIONS = [
 
 
 def running(**changed):
-    """Running statistics, but for those that are changed."""
     right = {name: lambda q, name=name: four(q)[name] for name in FOUR}
     return {**right, **changed}
 

@@ -19,7 +19,6 @@ ONES, MEAN = np.ones(COUNT), np.zeros(COUNT)
 
 
 def changed(array, place, value):
-    """A copy in which the last axis has another value at this place."""
     array = np.array(array)
     array[..., place] = value
     return array
@@ -114,12 +113,10 @@ def backward(**arguments):
 
 
 def longer(k):
-    """One more along an axis."""
     return np.ones([n + (axis == k) for axis, n in enumerate(DIMS)])
 
 
 def overlapping(k):
-    """Memory in which an axis has no stride."""
     strides = [s * (axis != k) for axis, s in enumerate(SRC.strides)]
     return np.lib.stride_tricks.as_strided(SRC.copy(), DIMS, strides)
 

@@ -34,12 +34,6 @@ def test_never_more_than_tasks(rng):
 
 
 @needs_openmp
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_as_many_as_told(rng, k):
-    assert threads_used(Problem(rng, (40000, 4), "NXC"), num_threads=k) == k
-
-
-@needs_openmp
 def test_a_million():
     """At most 1024 threads are started, whatever num_threads says."""
     used, tasks = run("threads", "a_million", OMP_STACKSIZE="64k")

@@ -278,6 +278,16 @@ def sources(tmp_path):
     return tree
 
 
+def build(sources, *where, **environment):
+    """Build with that compiler; return what is said."""
+    variables = {"CC": str(sources.parent / "cc"), **environment}
+    done = python(
+        "setup.py", "build_ext", *(where or ("--build-lib", "made")), cwd=sources, **variables
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
 @needs_linux
 @pytest.mark.parametrize("name", ["CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "LDSHARED"])
 def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name):
@@ -286,11 +296,8 @@ def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name)
     mode.touch()
     before = {"CC": [compiler, mode], "LDSHARED": [compiler, "-shared", mode]}.get(name, [])
     bad = [*map(str, before[-1:]), *CFLAGS, *CLANG, *HIDDEN]
-    variables = {name: " ".join([*map(str, before[:-1]), *bad, *OTHERS])}
-    done = python("setup.py", "build_ext", "--build-lib", "made", cwd=sources,
-                  **{"CC": str(compiler), **variables})  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    left_out = re.findall(r"^flags left out, .*: (.*)", done.stderr, re.MULTILINE)
+    printed = build(sources, **{name: " ".join([*map(str, before[:-1]), *bad, *OTHERS])})
+    left_out = re.findall(r"^flags left out, .*: (.*)", printed, re.MULTILINE)
     assert [line.split() for line in left_out] == [list(dict.fromkeys(bad))]  # once
     *compiled, linked = next((sources / "made").rglob("*.so")).read_text().splitlines()
     assert all(" -c " in line for line in compiled)
@@ -308,15 +315,13 @@ def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name)
 def test_builds_at_once_get_what_they_ask_for(sources):
     """Each wheel has its own levels and its own flags."""
     asked = ["baseline", "baseline,v3"]
-    running = [
-        subprocess.Popen(
-            [sys.executable, "setup.py", "-q", "bdist_wheel", "-d", levels],
-            cwd=sources, stderr=subprocess.PIPE, text=True,
-            env={"CC": str(sources.parent / "cc"), "PATH": "/usr/bin:/bin",
-                 "CFLAGS": f"-DFOR={levels}", "BN_EXT_BUILD_ISAS": levels},
-        )
-        for levels in asked
-    ]  # fmt: skip
+    command = [sys.executable, "setup.py", "-q", "bdist_wheel", "-d"]
+    variables = {"CC": str(sources.parent / "cc"), "PATH": "/usr/bin:/bin"}
+    running = []
+    for levels in asked:
+        variables |= {"CFLAGS": f"-DFOR={levels}", "BN_EXT_BUILD_ISAS": levels}
+        options = {"cwd": sources, "env": {**variables}, "stderr": subprocess.PIPE, "text": True}
+        running.append(subprocess.Popen([*command, levels], **options))
     ends = [(each.communicate()[1], each.returncode) for each in running]
     assert [status for _, status in ends] == [0] * len(asked), ends
     for levels in asked:
@@ -330,8 +335,7 @@ def test_builds_at_once_get_what_they_ask_for(sources):
 
 @needs_linux
 def test_editors_learn_the_command_of_every_source(sources):
-    done = python("setup.py", "build_ext", "--inplace", cwd=sources, CC=str(sources.parent / "cc"))
-    assert done.returncode == 0, done.stderr
+    build(sources, "--inplace")
     commands = json.loads((sources / "compile_commands.json").read_text())
     c = [path for path in (sources / "src_c").rglob("*") if path.suffix in (".c", ".inc")]
     files = {str(path.relative_to(sources)) for path in c}
@@ -350,9 +354,7 @@ def test_editors_learn_the_command_of_every_source(sources):
 @needs_linux
 def test_other_flags_compile_again_and_the_same_do_not(sources):
     def built(flag):
-        done = python("setup.py", "build_ext", "--build-lib", "made", cwd=sources,
-                      CC=str(sources.parent / "cc"), CFLAGS=flag)  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        build(sources, CFLAGS=flag)
         objects = [*(sources / "build").rglob("*.o")]
         assert len(objects) > 30
         assert all(flag in path.read_text() for path in objects)

@@ -103,7 +103,6 @@ def pattern_of(source):
 
 
 def table():
-    """The rows of mutants.txt."""
     file, finders, rows = "", (), []
     for line in TABLE.read_text(encoding="utf-8").splitlines():
         if heading := re.fullmatch(r"\[(\S+)\]((?: \w+)*)", line):
@@ -156,7 +155,6 @@ def checks(finders):
 
 
 def main(arguments=None):
-    """Try the mutants; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

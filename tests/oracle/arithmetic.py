@@ -107,7 +107,6 @@ def expected(kernel: Kernel, case: Case, rows: int) -> dict[str, Array]:
 
 
 def stretch_of(dtype: Dtype) -> int:
-    """Columns of a stretch."""
     return STRETCH_BYTES // dtype.bits.itemsize
 
 
@@ -143,9 +142,8 @@ def sums_of_runs(formula: str, parts: list[tuple[Case, int]], folds: bool) -> Ar
     planes = np.zeros((2 * SUMS[formula], columns))
     for case, rows in parts:
         here = replace(case, planes=planes)
-        planes = (folded(formula, here, rows) if folds else expected(("sum", formula), here, rows))[
-            "sums"
-        ]
+        whole = folded(formula, here, rows) if folds else expected(("sum", formula), here, rows)
+        planes = whole["sums"]
     with np.errstate(all="ignore"):
         return sum_columns(case, planes)
 

@@ -31,7 +31,6 @@ def _wrong(results: Array, wanted: Array) -> Array:
 
 
 def demand(results: Array, wanted: Array, what: str) -> None:
-    """Raise WrongBitsError if they differ anywhere."""
     wrong = _wrong(results, wanted)
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -119,13 +118,9 @@ def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
     short = [at for at in list(_lengths(dtype, 4))[::5] if at[0]]
     long = [*_share(("sum", formula), _run_lengths(dtype)), (stretch, 0)]
     each_shape: list[running.Parts] = [((ROWS, GROUP),), ((ROWS, 2), (3, 1)), ((2, 1), (1, 1))]
-    longer: list[running.Parts] = [
-        ((1, 1),), ((1, GROUP),), ((3, GROUP + 1),), ((ROWS, 2 * GROUP + 1),)
-    ]  # fmt: skip
-    for folded, shapes, lengths in (
-        (True, [*each_shape, *longer], long),
-        (False, each_shape, short),
-    ):
+    sizes = (1, 1), (1, GROUP), (3, GROUP + 1), (ROWS, 2 * GROUP + 1)
+    all_shapes = [*each_shape, *((size,) for size in sizes)]
+    for folded, shapes, lengths in ((True, all_shapes, long), (False, each_shape, short)):
         most = max(columns for columns, _ in lengths)
         for parts in shapes:
             each = parts[0][0] * sum(repeats for _, repeats in parts)

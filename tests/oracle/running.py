@@ -107,13 +107,7 @@ def _box(
     return (at, bit, *apart, *sizes)
 
 
-def run_sum(
-    isa: str,
-    formula: str,
-    case: Case,
-    operands: Mapping[str, Any],
-    rows: int,
-) -> None:
+def run_sum(isa: str, formula: str, case: Case, operands: Mapping[str, Any], rows: int) -> None:
     """Sum (repeats x rows, columns) views of memory; sums go to the case's own array."""
     coefs = np.ascontiguousarray(case.coefs)
     all_rows, columns = operands[OPERANDS[0]].shape

@@ -47,11 +47,6 @@ def bits(arrays):
     return [a.tobytes() for a in arrays]
 
 
-def most(k, calls=50):
-    """The most threads that took part in one of many calls."""
-    return max(call(40_000, num_threads=k) for _ in range(calls))
-
-
 @contextlib.contextmanager
 def callers(work, count, forever=False):
     """Run work() in `count` more threads: once, or until the block ends."""
@@ -90,7 +85,6 @@ def allow(bytes_more):
 
 
 def mapped():
-    """Bytes of address space in use."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
@@ -127,7 +121,6 @@ def succeeds(child):
 
 
 def in_thread(function):
-    """What a function returns in a new thread."""
     results = []
     with callers(lambda: results.append(function()), 1):
         pass

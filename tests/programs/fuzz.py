@@ -38,7 +38,6 @@ WIDENED = ["mean", "variance", "beta", "diff_diff_gamma", "diff_diff_beta"]
 
 
 def dims(rng, axis):
-    """A shape of 2 to 6 axes."""
     longest = [4, 20, 300, 9000]
     lengths = [1 + int(rng.integers(rng.choice(longest))) for _ in range(rng.integers(2, 7))]
     lengths[axis] = min(lengths[axis], MOST_CHANNELS)
@@ -133,7 +132,6 @@ class Case:
         return anyhow(rng, like, order, read_only=False)
 
     def plainly(self):
-        """The bits of the plainest call."""
         order = full_order(self.tensors["src"])
         dense = {n: placed(a, order=order) for n, a in self.tensors.items()}
         return self.bits(self.plain, dense, num_threads=1)[1]
@@ -197,13 +195,11 @@ def call_until(end, seed, alone):
 
 
 def resident():
-    """Bytes of memory this process holds."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGESIZE")
 
 
 def main(seconds, callers):
-    """Run; return the exit status."""
     end = time.monotonic() + seconds
     with ThreadPoolExecutor(callers) as pool:
         calls = [pool.submit(call_until, end, seed, callers == 1) for seed in range(callers)]

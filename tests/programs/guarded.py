@@ -72,7 +72,6 @@ def strides_of(shape, itemsize, axis):
 
 @functools.cache
 def region(name, pages):
-    """The region of an argument."""
     return Region(pages)
 
 
@@ -97,7 +96,6 @@ def operands(rng, shape, layout, data, axis, at_end):
 
 
 def run():
-    """Make all calls; return their number."""
     rng, count = np.random.default_rng(0), 0
     for shape, layout in shapes():
         # No gaps, gaps on the last axis but one, or, of more than two axes, on the first.

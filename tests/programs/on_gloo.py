@@ -15,12 +15,6 @@ from torch.distributed.fsdp import fully_shard
 import bn_ext.torch
 
 SAMPLES = 7
-CASES = {}
-
-
-def case(function):
-    CASES[function.__name__] = function
-    return function
 
 
 def layer(dtype=torch.float32, **options):
@@ -45,7 +39,6 @@ def step(made, mine, dtype=torch.float32, memory_format=torch.contiguous_format)
     return dst.detach(), src.grad, src_1.grad
 
 
-@case
 def digests(rank, size):
     """Print a line for each dtype and memory format: one digest, if all deals of samples agree."""
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
@@ -72,7 +65,6 @@ def digests(rank, size):
                 print(dtype, memory_format, *hashes, flush=True)
 
 
-@case
 def shares(rank, size):
     """What torch computes of the whole batch: dst, gradients, buffers. Of parameters,
     DistributedDataParallel's average of the processes' gradients, times their number.
@@ -99,7 +91,6 @@ def shares(rank, size):
     print("shares\n", end="", flush=True)
 
 
-@case
 def elsewhere(rank, size):
     """A default device has no memory; a process is in one of two groups, or gives another thing."""
     groups = [distributed.new_group([each]) for each in range(size)]
@@ -115,7 +106,6 @@ def elsewhere(rank, size):
         print(f"{int(made.num_batches_tracked)}\n", end="", flush=True)
 
 
-@case
 def sharded(rank, size):
     """Sharded parameters are trained like whole ones."""
     results = []
@@ -155,7 +145,6 @@ def other_call(broken):
     return lambda: made(x)
 
 
-@case
 def differ(rank, size):
     """Processes are in different calls: all get an error that says so. Afterwards, a step works."""
     for broken in ("channels", "eps", "dtype", "backward"):
@@ -180,7 +169,7 @@ def main(rank, size, folder, name):
         world_size=size,
         timeout=datetime.timedelta(minutes=5),
     )
-    CASES[name](rank, size)
+    globals()[name](rank, size)
     distributed.destroy_process_group()
 
 

@@ -19,7 +19,6 @@ from bn_ext import _core
 
 
 def used(n, num_threads=None):
-    """Threads of a call."""
     return call(n, num_threads=num_threads)
 
 
@@ -94,7 +93,6 @@ def fewer_within_a_region():
 
 
 def a_million():
-    """Threads and tasks of a call that asks for a million threads."""
     x, v = np.ones((2, 3000, 4), np.float32), np.ones(3000, np.float32)
     bn_ext.batch_norm_backward(x, x, v, v, epsilon=1, data_format="NCX", num_threads=10**6)
     return [*_core.last_call().values()][:2]

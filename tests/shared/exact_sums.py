@@ -28,7 +28,6 @@ BITS = {rows: BEYOND[rows] + 43 - lowest for rows, (_, lowest) in STATES.items()
 
 
 def rounded(total):
-    """Round to the nearest double, ties to even."""
     try:
         return float(total)
     except OverflowError:
@@ -53,7 +52,6 @@ def exact_sums(*columns):
 
 
 def statistics(column):
-    """The mean and the variance of numbers, as fractions."""
     # In integers (ten times as fast): numbers in units of 2**LOWEST, deviations times n.
     n, (whole, shift) = len(column), mantissas(column)
     numbers = [x << up for x, up in zip(whole.tolist(), (shift - LOWEST).tolist(), strict=True)]

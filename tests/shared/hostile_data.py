@@ -168,7 +168,6 @@ def channel(rng, m, data, sampled):
 
 
 def population(rng, form, data, vector):
-    """Channels of every kind."""
     c, m = size_of(form, data)
     with np.errstate(all="ignore"):
         columns = [channel(rng, m, data, sampled(form, data)) for _ in range(c - 1)]
@@ -185,7 +184,6 @@ def population(rng, form, data, vector):
 
 
 def limit(name):
-    """Half the largest number of a dtype."""
     return np.float64(ml_dtypes.finfo(dtype(name)).max) / 2
 
 
@@ -319,7 +317,6 @@ def measured(p, form, data, vector, member="backward", **options):
 
 
 def nudged(rng, values):
-    """Numbers a few ulps away."""
     size = values.dtype.itemsize
     bits = values.view(f"i{size}")
     return (bits + rng.integers(-4, 5, values.shape).astype(bits.dtype)).view(values.dtype)

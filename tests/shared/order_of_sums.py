@@ -57,9 +57,8 @@ class Columns:
     def fold(self, rows, src, diff_dst):
         """Fold blocks of `rows` rows each; rows have any number of elements."""
         if src.size:
-            case = Case(
-                self.dtype, {"src": src, "diff_dst": diff_dst}, self.coefs[:, :1], self.planes
-            )
+            operands = {"src": src, "diff_dst": diff_dst}
+            case = Case(self.dtype, operands, self.coefs[:, :1], self.planes)
             self.planes = folded("gradients", case, rows)["sums"]
 
     def add(self, columns, other):

@@ -38,7 +38,6 @@ def dry(name, **operands):
 
 
 def arguments(p, name):
-    """The arguments that a function needs."""
     operands = {each: getattr(p, each, None) for each in OPERANDS[name]}
     operands["data_format"] = p.data_format
     return operands | ({"epsilon": EPSILON} if name in RESULTS else {})
