@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(config, items):
     slow = {item for item in items if item.get_closest_marker("slow")}
     fast = [item for item in items if item.get_closest_marker("fast") and item not in slow]
     fast = [item for item in fast if not item.get_closest_marker("whole")]
-    beyond, seen = beyond_pairs(fast), set()
+    beyond, functions = beyond_pairs(fast), set()
     for item in fast:
         if item in beyond:
             continue
@@ -40,8 +40,8 @@ def pytest_collection_modifyitems(config, items):
         # In any run, the fixture isa has every level.
         if not item.get_closest_marker("any_level") and "isa" not in item.fixturenames:
             item.add_marker("level")
-        if item.get_closest_marker("results") and item.function not in seen:
-            seen.add(item.function)
+        if item.get_closest_marker("results") and item.function not in functions:
+            functions.add(item.function)
             item.add_marker("smoke")
     if not config.getoption("--slow"):
         items[:] = [item for item in items if item not in slow]

@@ -27,9 +27,9 @@ every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 def operands(rng, shape, data_format, layout):
     """A problem in float64 that is laid out as `layout` says."""
     p = members.problem(rng, shape, data_format, "float64")
-    where = {"order": (1, 0, 2)} if layout == "other order" else {"memory": layout}
+    place = {"order": (1, 0, 2)} if layout == "other order" else {"memory": layout}
     return members.laid(
-        p, lambda array: placed(array, **where), lambda array: placed(array, "spread")
+        p, lambda array: placed(array, **place), lambda array: placed(array, "spread")
     )
 
 

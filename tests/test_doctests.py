@@ -27,8 +27,8 @@ MODULES = [bn_ext, bn_ext.testing, ngraph, onednn_graph, tensorflow]
 NEEDS = {"autograd": "autograd", "dask": "dask", "torch": "torch"}
 MODULES += [
     importlib.import_module(f"bn_ext.{name}")
-    for name, what in NEEDS.items()
-    if importlib.util.find_spec(what)
+    for name, package in NEEDS.items()
+    if importlib.util.find_spec(package)
 ]
 OBJECTS = {
     f"{module.__name__}.{name}": getattr(module, name)

@@ -168,22 +168,23 @@ def test_nan_and_inf_go_where_the_formula_puts_them(rng, types, name, is_trainin
     although x86 and Arm make NaNs of different sign.
     """
     member = MEMBERS[name]
-    for x, where in itertools.product((1, 5, 1100), [*member.reads, *VECTORS[name]]):
-        values = [np.nan, np.inf if x == 5 else -np.inf] + [np.inf, -1, 0] * (where == "variance")
+    for x, operand in itertools.product((1, 5, 1100), [*member.reads, *VECTORS[name]]):
+        values = [np.nan, np.inf if x == 5 else -np.inf] + [np.inf, -1, 0] * (operand == "variance")
         for value in values:
             if name == "double backward" and is_training and not (np.isnan(value) or value == -1):
                 continue  # nothing is promised for Inf, or a variance of 0
             p = members.problem(rng, shape(9, 4, x, data_format), data_format, *types)
-            if types in DTYPES or where in VECTORS[name]:
+            if types in DTYPES or operand in VECTORS[name]:
                 p.mean[2] = np.moveaxis(p.src, p.axis, 0)[2].flat[0]  # makes one xhat 0
-            channels = np.moveaxis(getattr(p, where), 0 if where in VECTORS[name] else p.axis, 0)
+            axis = 0 if operand in VECTORS[name] else p.axis
+            channels = np.moveaxis(getattr(p, operand), axis, 0)
             channels[(2, *[-1] * (channels.ndim - 1))] = value
             epsilon = 0 if value == 0 else EPSILON
             with np.errstate(all="ignore"):
                 want = formula(p, name, is_training, epsilon)
                 results, _ = member.run(p, is_training=is_training, epsilon=epsilon)
             for array, right in zip(results, want, strict=False):
-                assert np.array_equal(kinds(rows(array, p.axis)), kinds(right)), (x, where, value)
+                assert np.array_equal(kinds(rows(array, p.axis)), kinds(right)), (x, operand, value)
                 nans = array[np.isnan(array.astype(float))]
                 assert nans.tobytes() == np.full_like(nans, np.nan).tobytes()
 
@@ -198,10 +199,11 @@ INSTEAD = {"gamma": 1, "beta": 0, "diff_diff_gamma": 0, "diff_diff_beta": 0}
 def test_absent_vectors_are_ones_and_zeros(rng, name, data, is_training):
     """Each alone, and all; but a 0 may have another sign."""
     member, options = MEMBERS[name], {"is_training": is_training}
-    names = [each for each in members.FUNCTIONS[member.function].operands if each in INSTEAD]
-    for absent in (names, *[[each] for each in names]):
+    operands = members.FUNCTIONS[member.function].operands
+    names = [operand for operand in operands if operand in INSTEAD]
+    for absent in (names, *[[operand] for operand in names]):
         p = members.problem(rng, (6, 5, 7), "NXC", data)
-        vectors = {each: np.full_like(p.gamma, INSTEAD[each]) for each in absent}
+        vectors = {operand: np.full_like(p.gamma, INSTEAD[operand]) for operand in absent}
         results, _ = member.call(p, dict.fromkeys(absent), **options)
         want, _ = member.call(p, vectors, **options)
         for a, b in zip(results, want, strict=True):

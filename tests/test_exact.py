@@ -374,8 +374,8 @@ def test_one_call_has_the_options_of_the_other(rng, member, data_format, name):
     p = problem(rng, (8, 3, 5), data_format, name)
     for is_training in (True, False):
         exact, plain = (
-            itertools.chain(*MEMBERS[each].call(p, is_training=is_training))
-            for each in (member, member.removesuffix(", exact"))
+            itertools.chain(*MEMBERS[way].call(p, is_training=is_training))
+            for way in (member, member.removesuffix(", exact"))
         )
         for a, b in zip(exact, plain, strict=True):
             assert a.dtype == b.dtype

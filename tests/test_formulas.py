@@ -78,9 +78,9 @@ def test_backward_is_the_derivative_of_forward(rng, is_training, relu):
         return reference.batch_norm_inference(src, p.mean, p.variance, relu=relu, **others, **WIDE)
 
     at = {"src": p.src, "gamma": p.gamma, "beta": p.beta, "src_1": p.src_1}
-    there = forward(**at)
-    arguments = p.src, p.diff_dst, there.mean, there.variance, p.gamma
-    options = {"is_training": is_training, "gate": ~(there.dst <= 0) if relu else None, **WIDE}
+    results = forward(**at)
+    arguments = p.src, p.diff_dst, results.mean, results.variance, p.gamma
+    options = {"is_training": is_training, "gate": ~(results.dst <= 0) if relu else None, **WIDE}
     grads = reference.batch_norm_backward(*arguments, **options)
     for name in at:
         grad = getattr(grads, f"diff_{name}")

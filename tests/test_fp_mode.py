@@ -80,17 +80,17 @@ def test_long_doubles_of_the_judge_have_their_precision(word):
 def test_the_callers_methods_run_in_the_callers_mode():
     class Lazy:
         def __array__(self, dtype=None, copy=None):
-            seen.append(fp_mode_in_effect())
+            modes.append(fp_mode_in_effect())
             return np.ones((4, 3), np.float32)
 
-    seen = []
+    modes = []
     name = next(name for name in FP_MODES if name != "default")
     with fp_mode(name):
         bn_ext.batch_norm_inference(Lazy(), np.zeros(3), np.ones(3), epsilon=1e-5)
         with pytest.raises(ValueError, match="mean"):
             bn_ext.batch_norm_inference(Lazy(), np.zeros(4), np.ones(3), epsilon=1e-5)
         left = fp_mode_in_effect()
-    assert {*seen, left} == {name}
+    assert {*modes, left} == {name}
 
 
 # ---- the same results in any mode -----------------------------------------------------------
@@ -244,7 +244,7 @@ def bits(results):
     if isinstance(results, dict):
         return bits([*results.values()])
     if isinstance(results, (list, tuple)):
-        return [bits(each) for each in results]
+        return [bits(result) for result in results]
     if isinstance(results, (bn_ext.Statistics, bn_ext.GradientSums)):
         return pickle.dumps(results)
     return all_bits([results]) if isinstance(results, np.ndarray) else repr(results)
@@ -270,6 +270,6 @@ def test_the_same_in_any_mode(call, data, mode, capfd):
 @needs_linux
 def test_pool_that_another_made_in_another_mode():
     """Threads keep the mode in which they started, but run our calls in the default mode."""
-    results, here, pool = run("threads", "pool_in_another_mode")
+    results, mode, pool = run("threads", "pool_in_another_mode")
     assert results == [[True, True, 4]] * 2
-    assert (here, pool) == ("default", ["flush"] * 3)
+    assert (mode, pool) == ("default", ["flush"] * 3)

@@ -42,10 +42,9 @@ def test_gaps_about_the_bounds_from_which_operands_may_have_them(rng, name, apar
         options = {"is_training": bool(rng.random() < 0.7), "summed": bool(rng.random() < 0.3)}
         _, bits = member.run(p, **options)
         tensors = [*member.reads, *(k for k, kind in enumerate(member.returns) if kind == "tensor")]
-        for some in (*([each] for each in tensors), tensors):
-            arguments = {
-                each: longer(getattr(p, each), axis) for each in some if each in member.reads
-            }
+        for some in (*([tensor] for tensor in tensors), tensors):
+            read = [tensor for tensor in some if tensor in member.reads]
+            arguments = {tensor: longer(getattr(p, tensor), axis) for tensor in read}
             out = [longer(p.src, axis) if k in some else None for k in range(len(member.returns))]
             assert member.run(p, arguments, out=out, **options)[1] == bits, (dims, some)
             for base in (view.base for view in out if view is not None):

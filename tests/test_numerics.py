@@ -150,7 +150,7 @@ def in_parts(parts):
             bn_ext.batch_norm_backward(*piece, mean, *vectors, sums=total, **settings, **options)
             for piece in pieces
         ]
-        return results[0]._replace(diff_src=np.concatenate([each.diff_src for each in results]))
+        return results[0]._replace(diff_src=np.concatenate([result.diff_src for result in results]))
 
     return gradient
 

@@ -54,7 +54,7 @@ def test_in_the_fast_tests_each_two_values_meet():
     cube = [Item("f", n=n, k=k, s=s) for n, k, s in itertools.product(names, kinds, sizes)]
     plane = [Item("g", n=n, k=k) for n, k in itertools.product(names, kinds)]
     beyond = load(ROOT / "tests" / "conftest.py").beyond_pairs([*cube, *plane])
-    kept = [each.callspec.params for each in cube if each not in beyond]
+    kept = [item.callspec.params for item in cube if item not in beyond]
     assert not beyond & {*plane}
     assert len(kept) <= 15
     for one, other in itertools.combinations("nks", 2):
@@ -163,7 +163,7 @@ FLOORS = [["base"], ["kernels", "threads"], ["operations", "exact"], ["call"], [
 
 
 def test_folders_of_c_include_only_from_floors_below():
-    floor = {folder: height for height, each in enumerate(FLOORS) for folder in each}
+    floor = {folder: height for height, names in enumerate(FLOORS) for folder in names}
     sources = [path for path in (ROOT / "src_c").rglob("*") if path.is_file()]
     assert {path.relative_to(ROOT / "src_c").parts[0] for path in sources} == floor.keys()
     for path in sources:
@@ -278,11 +278,11 @@ def sources(tmp_path):
     return tree
 
 
-def build(sources, *where, **environment):
+def build(sources, *target, **environment):
     """Build with that compiler; return what is said."""
     variables = {"CC": str(sources.parent / "cc"), **environment}
     done = python(
-        "setup.py", "build_ext", *(where or ("--build-lib", "made")), cwd=sources, **variables
+        "setup.py", "build_ext", *(target or ("--build-lib", "made")), cwd=sources, **variables
     )
     assert done.returncode == 0, done.stderr
     return done.stderr
@@ -322,7 +322,7 @@ def test_builds_at_once_get_what_they_ask_for(sources):
         variables |= {"CFLAGS": f"-DFOR={levels}", "BN_EXT_BUILD_ISAS": levels}
         options = {"cwd": sources, "env": {**variables}, "stderr": subprocess.PIPE, "text": True}
         running.append(subprocess.Popen([*command, levels], **options))
-    ends = [(each.communicate()[1], each.returncode) for each in running]
+    ends = [(process.communicate()[1], process.returncode) for process in running]
     assert [status for _, status in ends] == [0] * len(asked), ends
     for levels in asked:
         with zipfile.ZipFile(next((sources / levels).glob("*.whl"))) as wheel:
@@ -339,12 +339,12 @@ def test_editors_learn_the_command_of_every_source(sources):
     commands = json.loads((sources / "compile_commands.json").read_text())
     c = [path for path in (sources / "src_c").rglob("*") if path.suffix in (".c", ".inc")]
     files = {str(path.relative_to(sources)) for path in c}
-    assert files | {"bn_ext/_core_src/core.c"} == {each["file"] for each in commands}
-    for each in commands:
-        assert each["directory"] == str(sources)
-        assert each["file"] in each["arguments"]
-        assert "-DBN_LEVEL" in " ".join(each["arguments"]) or "kernels" not in each["file"]
-    parts = [each for each in commands if each["file"].endswith(".inc")]
+    assert files | {"bn_ext/_core_src/core.c"} == {command["file"] for command in commands}
+    for command in commands:
+        assert command["directory"] == str(sources)
+        assert command["file"] in command["arguments"]
+        assert "-DBN_LEVEL" in " ".join(command["arguments"]) or "kernels" not in command["file"]
+    parts = [command for command in commands if command["file"].endswith(".inc")]
     for part in parts[::3]:  # alone, with what its command puts ahead of it
         command = ["gcc", *part["arguments"][1:], "-Werror", "-fsyntax-only"]
         done = subprocess.run(command, cwd=sources, capture_output=True, text=True)
@@ -360,7 +360,7 @@ def test_other_flags_compile_again_and_the_same_do_not(sources):
         assert all(flag in path.read_text() for path in objects)
         return {path: path.stat().st_mtime_ns for path in objects}
 
-    first, same, other = (built(f"-DFOR={each}") for each in (1, 1, 2))
+    first, same, other = (built(f"-DFOR={number}") for number in (1, 1, 2))
     assert first == same
     assert all(other[path] > when for path, when in same.items())
 

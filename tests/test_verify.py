@@ -115,8 +115,8 @@ def test_a_changed_floating_point_mode_is_found(capsys, name):
 @pytest.mark.skipif(not X86, reason="other machines have no x87")
 def test_a_changed_precision_of_long_doubles_is_found():
     libm, env, changed = math_library(), *(ctypes.create_string_buffer(64) for _ in range(2))
-    for each in env, changed:
-        libm.fegetenv(each)
+    for buffer in env, changed:
+        libm.fegetenv(buffer)
     changed[1] = ord(changed[1]) & 0xFC  # 24 bits
     libm.fesetenv(changed)
     try:

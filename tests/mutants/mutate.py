@@ -64,7 +64,7 @@ class Mutant:
         defined = [*(in_python if ".p" in self.file else in_c)(text, self.name)]
         if not defined:
             raise LookupError(f"no definition of {self.name}")
-        spans = {match.span(2) for where in defined for match in pattern.finditer(text, *where)}
+        spans = {match.span(2) for place in defined for match in pattern.finditer(text, *place)}
         if len(spans) != 1:
             raise LookupError(f"{len(spans)} places in {self.name}, not one")
         ((start, end),) = spans
@@ -140,8 +140,8 @@ def run(folder, *arguments, hangs=HANGS):
 
 def build(folder):
     """Compile; return why that failed, or ''."""
-    why = run(folder, "setup.py", "--quiet", "build_ext", "--inplace")
-    return why and f"DOES NOT COMPILE: {why}"
+    reason = run(folder, "setup.py", "--quiet", "build_ext", "--inplace")
+    return reason and f"DOES NOT COMPILE: {reason}"
 
 
 def checks(finders):
@@ -165,14 +165,14 @@ def main(arguments=None):
     chosen = [m for m in table() if not options.parts or any(p in str(m) for p in options.parts)]
     broken = {}
     for mutant in chosen:
-        here = [path for path in paths if path.as_posix().endswith(f"/{mutant.file}")]
+        files = [path for path in paths if path.as_posix().endswith(f"/{mutant.file}")]
         tests = {Path(f"tests/{name}.py") for name in mutant.finders if name != "verify"}
         try:
-            if len(here) != 1 or not tests <= {*paths}:
+            if len(files) != 1 or not tests <= {*paths}:
                 raise LookupError("no such file, or no such tests")
-            broken[mutant] = here[0], mutant.applied((ROOT / here[0]).read_text("utf-8"))
-        except LookupError as why:
-            print(f"{mutant}: NOT FOUND: {why}", flush=True)
+            broken[mutant] = files[0], mutant.applied((ROOT / files[0]).read_text("utf-8"))
+        except LookupError as error:
+            print(f"{mutant}: NOT FOUND: {error}", flush=True)
     left = 0 if options.list else tried(broken, paths)
     print(f"{len(broken)} of {len(chosen)} places found; {left} survived or did not compile")
     return int(left > 0 or len(broken) < len(chosen))

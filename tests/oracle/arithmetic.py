@@ -141,8 +141,8 @@ def sums_of_runs(formula: str, parts: list[tuple[Case, int]], folds: bool) -> Ar
     columns = stretch_of(case.dtype) if folds else case.operands["src"].shape[-1]
     planes = np.zeros((2 * SUMS[formula], columns))
     for case, rows in parts:
-        here = replace(case, planes=planes)
-        whole = folded(formula, here, rows) if folds else expected(("sum", formula), here, rows)
+        part = replace(case, planes=planes)
+        whole = folded(formula, part, rows) if folds else expected(("sum", formula), part, rows)
         planes = whole["sums"]
     with np.errstate(all="ignore"):
         return sum_columns(case, planes)
@@ -176,12 +176,12 @@ def sum_columns(case: Case, planes: Array) -> Array:
     return subsums[:, 0]
 
 
-def expand(channel: Array, each: int, n: int, paired: bool = False) -> Array:
+def expand(channel: Array, times: int, n: int, paired: bool = False) -> Array:
     """Lay out n columns: each channel's value `each` times, then again from the first channel on.
 
     In a ring of a paired dtype, all even columns come before the odd ones.
     """
-    columns = channel[..., np.arange(n) // each % channel.shape[-1]]
+    columns = channel[..., np.arange(n) // times % channel.shape[-1]]
     if not paired:
         return columns
     return np.concatenate([columns[..., ::2], columns[..., 1::2]], axis=-1)

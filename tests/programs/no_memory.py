@@ -163,7 +163,7 @@ def check_refused(call, row):
 
 
 def main():
-    refusals_made = [check_refused(*each) for each in refused_calls()]
+    refusals_made = [check_refused(call, row) for call, row in refused_calls()]
     assert len(refusals_made) > 300
     counts = []
     for shape, layout in SHAPES:
@@ -174,8 +174,8 @@ def main():
                     if data == "float32":
                         check_freed(call, counts[-1])
     assert min(counts) >= 2  # any call makes two; fewer would mean that failures go unseen
-    for each in (refusals_made, counts):
-        print(f"{sum(each)} allocations failed in {len(each)} calls")
+    for allocations in (refusals_made, counts):
+        print(f"{sum(allocations)} allocations failed in {len(allocations)} calls")
 
 
 if __name__ == "__main__":

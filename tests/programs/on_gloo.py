@@ -31,7 +31,7 @@ def step(made, mine, dtype=torch.float32, memory_format=torch.contiguous_format)
     batch = torch.randn(3, SAMPLES, 3, 4, 2)
     batch[:, 0] *= 1000
     src, src_1, diff_dst = (
-        each[mine].to(dtype).contiguous(memory_format=memory_format) for each in batch
+        tensor[mine].to(dtype).contiguous(memory_format=memory_format) for tensor in batch
     )
     src.requires_grad_(), src_1.requires_grad_()
     dst = made(src, src_1)
@@ -76,7 +76,7 @@ def shares(rank, size):
     for _ in range(2):
         right = step(lambda x, x1: (alone(x) + x1).relu(), range(SAMPLES), torch.float64)
         results = step(shared, mine, torch.float64)
-        torch.testing.assert_close(results, tuple(each[mine] for each in right))
+        torch.testing.assert_close(results, tuple(tensor[mine] for tensor in right))
     for ours, theirs in zip(whole.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(ours.grad * size, theirs.grad)
     torch.testing.assert_close([*whole.buffers()], [*alone.buffers()])
@@ -93,7 +93,7 @@ def shares(rank, size):
 
 def elsewhere(rank, size):
     """A default device has no memory; a process is in one of two groups, or gives another thing."""
-    groups = [distributed.new_group([each]) for each in range(size)]
+    groups = [distributed.new_group([process]) for process in range(size)]
     x = torch.randn(2, 3, 4, 4, requires_grad=True)
     for group in (None, groups[rank], groups[rank - 1], "some", 0):
         made = layer(process_group=group)

@@ -104,8 +104,8 @@ def every_function():
     rng, used = np.random.default_rng(0), 0
     for data, (shape, layout) in itertools.product(DATA_DTYPES, SHAPES):
         p = members.problem(rng, shape, layout, data)
-        for each in members.calls(p, num_threads=4):
-            each()
+        for function in members.calls(p, num_threads=4):
+            function()
             used = max(used, _core.last_call()["threads"])
     return used
 

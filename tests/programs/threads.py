@@ -113,7 +113,7 @@ def started():
             asked = (calls(q, data_format=data_format, num_threads=k) for k in (1, 3))
             for number, pair in enumerate(zip(*asked, strict=True)):
                 name = f"{number}, {pair[0].func.__name__}, {data_format}, {memory}"
-                counts[name] = [in_thread(functools.partial(threads_of, each)) for each in pair]
+                counts[name] = [in_thread(functools.partial(threads_of, work)) for work in pair]
         layer = bn_ext.BatchNorm(shape[1], data_format=data_format, relu=True)
         for name in ("forward", "backward"):
             counts[f"layer, {name}, {data_format}"] = [
@@ -148,7 +148,7 @@ def pool_in_another_mode():
     with fp_mode("flush"):
         region(4, lambda: None)
     dy, v = np.full((300_000, 8), 1e-40, np.float32), np.ones(8, np.float32)
-    seen = []
+    results = []
     for training in (True, False):
         one, four = (
             bn_ext.batch_norm_backward(
@@ -156,11 +156,11 @@ def pool_in_another_mode():
             ).diff_src.tobytes()
             for k in (1, 4)
         )
-        seen.append((one == four, any(one), _core.last_call()["threads"]))
+        results.append((one == four, any(one), _core.last_call()["threads"]))
     modes = {}
     region(4, lambda: modes.update({threading.get_ident(): fp_mode_in_effect()}))
-    here = modes.pop(threading.get_ident())
-    return seen, here, sorted(modes.values())
+    mode = modes.pop(threading.get_ident())
+    return results, mode, sorted(modes.values())
 
 
 if __name__ == "__main__":

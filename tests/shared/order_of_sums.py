@@ -22,11 +22,11 @@ def blocks_of_strands(n):
     """For n rows, yield (how many rows a block has, the rows of all such blocks in order)."""
     if n == 0:  # no full row; the caller adds the incomplete one
         return
-    each = -(-n // ROWS)
-    strands = -(-n // each)
-    last = n - (strands - 1) * each
-    for from_, end, rows in ((0, last, strands), (last, each, strands - 1)):
-        yield rows, [k * each + g for g in range(from_, end) for k in range(rows)]
+    length = -(-n // ROWS)
+    strands = -(-n // length)
+    last = n - (strands - 1) * length
+    for from_, end, rows in ((0, last, strands), (last, length, strands - 1)):
+        yield rows, [k * length + g for g in range(from_, end) for k in range(rows)]
 
 
 class Columns:
@@ -66,10 +66,10 @@ class Columns:
         with np.errstate(all="ignore"):
             add_sums(self.case(columns, {}), self.planes[:, :columns], other)
 
-    def channels(self, each):
+    def channels(self, columns):
         """Add up the columns of each channel, which are neighbors: (PLANES, channels)."""
         sums = []
-        for own in np.split(self.planes, self.planes.shape[1] // each, axis=1):
+        for own in np.split(self.planes, self.planes.shape[1] // columns, axis=1):
             case = Case(self.dtype, {}, self.coefs, own)
             with np.errstate(all="ignore"):
                 sums.append(sum_columns(case, own))

@@ -38,7 +38,7 @@ def dry(name, **operands):
 
 
 def arguments(p, name):
-    operands = {each: getattr(p, each, None) for each in OPERANDS[name]}
+    operands = {operand: getattr(p, operand, None) for operand in OPERANDS[name]}
     operands["data_format"] = p.data_format
     return operands | ({"epsilon": EPSILON} if name in RESULTS else {})
 
@@ -80,9 +80,9 @@ def check_refused(kind, message, call, operands, dry_run=None):
     """
     arrays = list(arrays_in(operands.values()))
     before = all_bits(arrays), [sys.getrefcount(a) for a in arrays]
-    for each in (call, dry_run) if dry_run else (call,):
+    for function in (call, dry_run) if dry_run else (call,):
         with pytest.raises(kind, match=message) as caught:
-            each(**operands)
+            function(**operands)
         text = str(caught.value)
         del caught
         print(text)
