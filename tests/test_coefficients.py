@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, EPSILON, Family, dtype
+from cases import DATA_DTYPES, EPSILON, INPUTS, Family, dtype
 from oracle.dtypes import DTYPES
 from oracle.formulas import RESULTS
 from relu_gates import lets_pass
@@ -98,19 +98,12 @@ def test_backward(p, is_training, relu):
     total, with_xc = m.sums(p.src, dy)
     diff_gamma = m.rstd * with_xc
     slope = m.rstd * diff_gamma / COUNT
-    written = m.result(
-        ("backward" if is_training else "frozen") + ", relu" * relu,
-        scale=m.scale,
-        slope=slope,
-        shift=total / COUNT - slope * m.low,
-        offset=m.shift,
-    )
-    results = p.run(
-        bn_ext.batch_norm_backward,
-        is_training=is_training,
-        out=(None, *np.empty((2, CHANNELS))),
-        **({"relu": True, "beta": p.beta} if relu else {}),
-    )
+    coefs = {"scale": m.scale, "slope": slope, "shift": total / COUNT - slope * m.low}
+    formula = ("backward" if is_training else "frozen") + ", relu" * relu
+    written = m.result(formula, **coefs, offset=m.shift)
+    options = {"is_training": is_training, "out": (None, *np.empty((2, CHANNELS)))}
+    options |= {"relu": True, "beta": p.beta} if relu else {}
+    results = p.run(bn_ext.batch_norm_backward, **options)
     assert_bits(results, written["diff_src"], diff_gamma, total)
 
 
@@ -138,9 +131,7 @@ def test_double_backward(p, is_training):
         shift, others, diff_gamma = dd_beta - slope * m.low, {}, r * dy_g
     formula = "double backward" if is_training else "double frozen"
     written = m.result(formula, scale=m.scale, slope=slope, shift=shift, **others)
-    results = bn_ext.batch_norm_double_backward(
-        p.src, p.diff_dst, p.mean, p.variance, p.gamma, p.diff_diff_src, p.diff_diff_gamma,
-        p.diff_diff_beta, epsilon=EPSILON, is_training=is_training,
-        out=(None, None, np.empty(CHANNELS)),
-    )  # fmt: skip
+    options = {"is_training": is_training, "out": (None, None, np.empty(CHANNELS))}
+    names = ["diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
+    results = p.take(bn_ext.batch_norm_double_backward, *INPUTS, *names, **options)
     assert_bits(results, written["diff_src"], written["diff_diff_dst"], diff_gamma)

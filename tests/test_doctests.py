@@ -2,12 +2,13 @@
 
 import csv
 import doctest
-import importlib.util
+import importlib
 import inspect
 import json
 import math
 import re
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -23,13 +24,9 @@ sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
 from benchmarks import conformance, figures
 
 MODULES = [bn_ext, bn_ext.testing, ngraph, onednn_graph, tensorflow]
-#: {name: the package that the module and the page of this name need, besides NumPy}
-NEEDS = {"autograd": "autograd", "dask": "dask", "torch": "torch"}
-MODULES += [
-    importlib.import_module(f"bn_ext.{name}")
-    for name, package in NEEDS.items()
-    if importlib.util.find_spec(package)
-]
+#: Packages that the module and the page of their name need, besides NumPy.
+NEEDS = ["autograd", "dask", "torch"]
+MODULES += [importlib.import_module(f"bn_ext.{name}") for name in NEEDS if find_spec(name)]
 OBJECTS = {
     f"{module.__name__}.{name}": getattr(module, name)
     for module in MODULES
@@ -73,7 +70,7 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-\d+)?")
 def test_pages(path):
     """Run all examples with prompts, except "pycon" ones, which may need other packages."""
     if path.stem in NEEDS:
-        pytest.importorskip(NEEDS[path.stem])
+        pytest.importorskip(path.stem)
     text = PYCON.sub("", path.read_text())
     assert run(text.replace("```\n", "\n"), path.name) == len(PROMPT.findall(text))
 

@@ -37,9 +37,6 @@ def assert_within_bounds(results, want, data, vector):
         assert error.holds(), (name, float(np.max(error.share())))
 
 
-# ---- values -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
 @pytest.mark.parametrize("dims", SHAPES, ids=str)

@@ -20,9 +20,6 @@ from bn_ext.testing import _formulas as reference
 pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 
-# ---- empty and tiny -------------------------------------------------------------
-
-
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize(
     "dims", [(0, 3), (5, 0), (0, 0), (0, 3, 4), (2, 0, 4), (2, 3, 0), (0, 2, 3, 4), (3, 0, 0, 2)]
@@ -283,9 +280,6 @@ def test_onednn_backward_alone_uses_the_training_formula_with_gamma_one(p):
     ones = p.run(bn_ext.batch_norm_backward, gamma=None)
     assert (lone.diff_src == ones.diff_src).all()
     assert lone[1:] == (None, None)
-
-
-# ---- zeros -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("types", DTYPES)

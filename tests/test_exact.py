@@ -399,9 +399,6 @@ def test_a_mean_finer_than_the_data(rng, name):
     assert np.array_equal(finer, rounded)
 
 
-# ---- the forward pass ----------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", DATA_DTYPES)
 def test_the_mean_is_right_and_squares_are_about_it(rng, name):
     """Even if the mean is far from 0, or sums overflow; in one call and in parts."""
@@ -427,9 +424,6 @@ def test_a_constant_channel_of_any_length(name):
         assert np.array_equal(results.mean, src[0].astype(float)), count
         assert not results.variance.any()
         assert not results.dst.any()
-
-
-# ---- what is refused ------------------------------------------------------------
 
 
 def test_integers_that_do_not_go_together(rng):

@@ -43,9 +43,6 @@ def test_the_plain_loop_is_the_reference(rng, data_format, with_gamma, is_traini
             assert (distance(results, wanted) <= 100 * u * most).all()
 
 
-# ---- the reference's other members ------------------------------------------------------
-
-
 WIDE = {"epsilon": EPSILON, "wide": np.longdouble, "axis": 1}
 
 

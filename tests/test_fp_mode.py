@@ -93,8 +93,6 @@ def test_the_callers_methods_run_in_the_callers_mode():
     assert {*modes, left} == {name}
 
 
-# ---- the same results in any mode -----------------------------------------------------------
-
 #: Scales of channels: subnormal; with squares that underflow or overflow; huge.
 SCALES = {
     "float16": [1e-7, 1e-6, 1e-3, 1e3, 6e4],

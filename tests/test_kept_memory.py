@@ -185,9 +185,6 @@ def test_what_is_kept_gives_way(limit, taker):
     assert run("kept", "gives_way", limit, taker) == [True, 0, False]
 
 
-# ---- what users do with results ---------------------------------------------------------
-
-
 def test_a_result_is_an_array_like_any_other(tmp_path):
     a = result()
     a[...] = np.arange(a.size).reshape(a.shape)
@@ -215,9 +212,6 @@ def test_tracemalloc_knows():
         assert tracemalloc.get_traced_memory()[0] < MIB
     finally:
         tracemalloc.stop()
-
-
-# ---- processes and threads ----------------------------------------------------------------
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks")

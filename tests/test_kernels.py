@@ -19,8 +19,6 @@ from oracle.values import case_of
 
 from bn_ext import _core
 
-# ---- the fence ------------------------------------------------------------------------------
-
 #: Functions that never return.
 NO_RETURN = re.compile("__stack_chk_fail|abort|__asan_report|__ubsan_handle|__sanitizer")
 

@@ -51,9 +51,6 @@ def test_gaps_about_the_bounds_from_which_operands_may_have_them(rng, name, apar
                 assert np.isnan(base.astype(np.float32)).sum() == base.size - p.src.size
 
 
-# ---- axes -------------------------------------------------------------------------
-
-
 def test_axes_of_equal_strides_keep_their_order(rng):
     """Sliding windows of a row or an image, which start at neighboring elements."""
     row = rng.standard_normal(700, np.float32)
@@ -100,8 +97,6 @@ def test_out_with_an_axis_that_newaxis_made(rng, data_format):
     assert results.diff_src is diff_src
     assert all_bits(results) == all_bits(wanted)
 
-
-# ---- copies -----------------------------------------------------------------------
 
 BIG = (40, 30, 8, 64)  # 2.4 MB of float32
 SLACK = 100_000

@@ -2,40 +2,33 @@
 
 import shutil
 import subprocess
-import sys
 import sysconfig
 
 import numpy as np
 import pytest
+from needs import needs_linux
 from processes import python, python_code
 from tree import PROGRAMS
 
 import bn_ext
 
-GUARDED, NO_MEMORY = PROGRAMS / "guarded.py", PROGRAMS / "no_memory.py"
+BEST = bn_ext.get_isa()
+#: Levels and cache sizes; the first is quick.
+MACHINES = [(BEST, "0 0"), (BEST, "4096 4096")]
+MACHINES += [(isa, "0 0") for isa in bn_ext.available_isas() if isa != BEST]
+SLOW = [pytest.param(*machine, marks=pytest.mark.slow) for machine in MACHINES[1:]]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's mprotect")
-@pytest.mark.parametrize(
-    ("isa", "caches"),
-    [
-        (bn_ext.get_isa(), "0 0"),
-        pytest.param(bn_ext.get_isa(), "4096 4096", marks=pytest.mark.slow),
-        *(
-            pytest.param(isa, "0 0", marks=pytest.mark.slow)
-            for isa in bn_ext.available_isas()
-            if isa != bn_ext.get_isa()
-        ),
-    ],
-)
+@needs_linux
+@pytest.mark.parametrize(("isa", "caches"), [MACHINES[0], *SLOW])
 def test_guard_pages(isa, caches):
     pytest.importorskip("ml_dtypes")
-    done = python("-X", "faulthandler", GUARDED, isa, *caches.split(), timeout=None)
+    done = python("-X", "faulthandler", PROGRAMS / "guarded.py", isa, *caches.split(), timeout=None)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("calls\n")
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's mprotect")
+@needs_linux
 def test_the_guards_are_there():
     program = f"""
 import sys
@@ -46,7 +39,7 @@ guarded.Region(1).memory[guarded.PAGE * 2]
     assert python_code(program).returncode < 0  # killed by a signal
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="preloads a malloc")
+@needs_linux
 @pytest.mark.skipif(
     bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
     reason="free-threaded Python does not support PYTHONMALLOC=malloc",
@@ -60,7 +53,9 @@ def test_every_allocation_may_fail(tmp_path):
     flags = ["-O1", "-shared", "-fPIC"]
     if subprocess.run([compiler, *flags, source, "-o", library], capture_output=True).returncode:
         pytest.skip("no glibc to build against")
-    done = python(NO_MEMORY, timeout=None, PYTHONMALLOC="malloc", LD_PRELOAD=library)
+    done = python(
+        PROGRAMS / "no_memory.py", timeout=None, PYTHONMALLOC="malloc", LD_PRELOAD=library
+    )
     assert done.returncode == 0, done.stderr
     assert "allocations failed" in done.stdout
 

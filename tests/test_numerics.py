@@ -22,8 +22,6 @@ pytestmark = needs_long_double
 
 OTHER = [name for name in DATA_DTYPES if name != "float64"]
 
-# ---- any input: a search -----------------------------------------------------------
-
 #: {(member of the family, output whose error the search increases): the share of its bound that the
 #: search must reach, per dtype}. A bound that nothing comes near would prove nothing. Shares are
 #: small where half an ulp of 16 bits hides most of an error (diff_src, dst), and for statistics,
@@ -103,12 +101,8 @@ def test_reference_is_exact_enough(rng, data):
             )
             exact = gradient(x, dy, *(v for (v,) in vectors), p.epsilon)
             for got, true, error in zip(results, exact, bounds.values(), strict=True):
-                for value, wanted, bound in zip(
-                    np.ravel(got[channel]),
-                    np.ravel(np.array(true, object)),
-                    np.ravel(error.bound[channel]),
-                    strict=True,
-                ):
+                arrays = got[channel], np.array(true, object), error.bound[channel]
+                for value, wanted, bound in zip(*map(np.ravel, arrays), strict=True):
                     off = abs(Fraction(*value.as_integer_ratio()) - wanted)
                     assert 100 * off <= Fraction(*bound.as_integer_ratio())
 

@@ -100,8 +100,6 @@ OF_CHANNELS = {
             np.repeat(changed(ONES, c, -1), 2).astype(kind)[::2]) for kind in ("f4", "f8")}),
 }  # fmt: skip
 
-# ---- axes, elements, words, chunks ------------------------------------------------------------
-
 DIMS = 4, 3, 6, 5
 SRC = np.random.default_rng(0).standard_normal(DIMS)
 VECTORS = {"mean": np.zeros(5), "variance": np.ones(5), "epsilon": 1, "data_format": "NHWC"}

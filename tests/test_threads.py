@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 import pytest
 import threadpoolctl
-from cases import EPSILON, LARGE, Problem, all_bits, in_thread, mixed_bits, threads_used
+from cases import LARGE, Problem, all_bits, in_thread, mixed_bits, threads_used
 from needs import CPUS, needs_cpus, needs_libgomp, needs_linux, needs_openmp
 from processes import run
 
@@ -51,25 +51,20 @@ def test_gil_is_released(rng, case):
     """Another thread goes on counting during a call of a few milliseconds."""
     p = Problem(rng, (80_000, 40), "NXC")
     spread = np.ones((80_000, 80), np.float32)[:, ::2]  # not contiguous
-    diff_dst = spread if case == "copied diff_dst" else p.diff_dst
-    diff_src = spread if case == "copied out" else np.empty_like(p.src)
-    options = {"epsilon": EPSILON, "out": (diff_src, None, None), "num_threads": 1}
-    if case == "with sums":
-        options["sums"] = bn_ext.GradientSums(p.src, diff_dst, p.mean)
+    p.diff_dst = spread if case == "copied diff_dst" else p.diff_dst
+    make_sums = partial(bn_ext.GradientSums, p.src, p.diff_dst, p.mean, num_threads=1)
+    options = {"out": (spread if case == "copied out" else np.empty_like(p.src), None, None)}
+    options |= {"sums": make_sums()} if case == "with sums" else {}
 
     def call():
         before = count[0]
-        if case == "sums":
-            bn_ext.GradientSums(p.src, diff_dst, p.mean, num_threads=1)
-        else:
-            bn_ext.batch_norm_backward(p.src, diff_dst, *p.vectors(), **options)
+        make_sums() if case == "sums" else p.run(
+            bn_ext.batch_norm_backward, num_threads=1, **options
+        )
         return count[0] > before
 
     with counting() as count:
         assert any(call() for _ in range(1000))
-
-
-# ---- how many --------------------------------------------------------------------------
 
 
 @needs_openmp

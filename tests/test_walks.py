@@ -110,11 +110,8 @@ def assert_right(p, way, gaps, with_gaps, offset, num_threads):
     src, diff_dst, diff_src = (p.as_argument(view) for _, view in memory)
     options = {"data_format": "NCX", "num_threads": num_threads}
     vectors = p.mean, p.variance, p.gamma
-    others = {
-        "epsilon": EPSILON,
-        "is_training": formula == "backward",
-        "out": (diff_src, None, None),
-    }
+    others = {"epsilon": EPSILON, "is_training": formula == "backward"}
+    others["out"] = diff_src, None, None
     if way == "sums":
         others["sums"] = sums = bn_ext.GradientSums(src, diff_dst, p.mean, **options)
         assert (sums.count, sums._sums.tobytes()) == (p.count, p.sums.tobytes())

@@ -33,8 +33,6 @@ FAST = ["-m", "quick"]
 REST = ["--slow", "--ignore=tests/test_example.py"]
 #: Seconds after which tests count as hanging.
 HANGS = 1800
-#: The same for `bn-ext verify` and for tests/oracle, which takes thirty.
-VERIFY_HANGS = 180
 #: pytest's exit status if it collects no test, as from a file that needs a missing package.
 NO_TESTS = 5
 #: A token of source text. Space between tokens does not matter.
@@ -124,12 +122,12 @@ def tree():
     return [path for path in map(Path, listed.split("\0")[:-1]) if (ROOT / path).is_file()]
 
 
-def run(folder, *arguments, hangs=HANGS):
+def run(folder, *arguments):
     """Run Python in a folder; return why it failed, or ''."""
     variables = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     options = {"cwd": folder, "env": variables, "capture_output": True, "text": True}
     try:
-        done = subprocess.run([sys.executable, *arguments], timeout=hangs, **options)
+        done = subprocess.run([sys.executable, *arguments], timeout=HANGS, **options)
     except subprocess.TimeoutExpired:
         return "hangs"
     if done.returncode in (0, NO_TESTS):
@@ -145,13 +143,11 @@ def build(folder):
 
 
 def checks(finders):
-    """(arguments of Python, seconds) that may find a mutant, the likeliest first."""
-    if "verify" in finders:
-        yield ["-m", "bn_ext", "verify"], VERIFY_HANGS
-        yield ["tests/oracle"], VERIFY_HANGS
+    """Arguments of Python for what may find a mutant, the likeliest first."""
     files = [f"tests/{name}.py" for name in finders if name != "verify"]
-    for part in [["--slow", *files], FAST, REST][not files :]:
-        yield [*PYTEST, *part], HANGS
+    kernels = [["-m", "bn_ext", "verify"], ["tests/oracle"]] if "verify" in finders else []
+    parts = [["--slow", *files], FAST, REST][not files :]
+    return [*kernels, *([*PYTEST, *part] for part in parts)]
 
 
 def main(arguments=None):
@@ -192,8 +188,8 @@ def tried(broken, paths):
         for mutant, (path, text) in broken.items():
             (folder / path).write_text(text, "utf-8")
             wrong, finder = build(folder), ""
-            for arguments, hangs in () if wrong else checks(mutant.finders):
-                finder = finder or run(folder, *arguments, hangs=hangs)
+            for arguments in () if wrong else checks(mutant.finders):
+                finder = finder or run(folder, *arguments)
             shutil.copyfile(ROOT / path, folder / path)
             print(f"{mutant}: {finder or wrong or 'SURVIVED'}", flush=True)
             left += not finder

@@ -15,11 +15,6 @@ from oracle.dtypes import Array, Dtype
 from oracle.formulas import COEFS, GATE, RESULTS, SUMS, TERMS, Kernel, needs
 from oracle.values import Case
 
-__all__ = [
-    "GROUP", "ROWS", "add_sums", "expand", "expected", "folded", "stretch_of", "sum_columns",
-    "sums_of_runs",
-]  # fmt: skip
-
 #: The most rows of a block.
 ROWS: int = compiled.interface()["rows"]
 #: The most blocks that are added up before they join the sums.
@@ -44,9 +39,6 @@ def _add(case: Case, planes: Array, s: int, term: Array) -> None:
         planes[s], planes[lost] = two_sum(planes[s], planes[lost], term)
     else:
         planes[s] += term
-
-
-# ---- a pass over a block ----------------------------------------------------
 
 
 def _tree(terms: Array) -> Array:
@@ -103,9 +95,6 @@ def expected(kernel: Kernel, case: Case, rows: int) -> dict[str, Array]:
         return {"sums": planes}
 
 
-# ---- long runs ----------------------------------------------------------------
-
-
 def stretch_of(dtype: Dtype) -> int:
     return STRETCH_BYTES // dtype.bits.itemsize
 
@@ -146,9 +135,6 @@ def sums_of_runs(formula: str, parts: list[tuple[Case, int]], folds: bool) -> Ar
         planes = whole["sums"]
     with np.errstate(all="ignore"):
         return sum_columns(case, planes)
-
-
-# ---- kernels that know no formula -------------------------------------------
 
 
 def add_sums(case: Case, planes: Array, other: Array) -> None:

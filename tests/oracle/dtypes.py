@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from bn_ext import _dtypes
 
-__all__ = ["DTYPES", "Array", "Dtype"]
-
 Array = NDArray[Any]
 
 

@@ -14,10 +14,6 @@ import numpy as np
 from oracle import compiled
 from oracle.dtypes import Array
 
-__all__ = [
-    "COEFS", "GATE", "INPUTS", "KERNELS", "OPERANDS", "RESULTS", "SUMS", "TERMS", "Kernel", "needs",
-]  # fmt: skip
-
 #: A pass ("sum" or "write"), and one of its formulas.
 Kernel = tuple[str, str]
 

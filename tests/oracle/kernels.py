@@ -14,8 +14,6 @@ from oracle.formulas import KERNELS, SUMS, Kernel, needs
 from oracle.running import ABREAST, REGISTER, Memory, Span
 from oracle.values import Case, case_of
 
-__all__ = ["WrongBitsError", "check_kernels", "demand"]
-
 
 class WrongBitsError(AssertionError):
     """The bits of a kernel differ from what they must be."""

@@ -11,11 +11,6 @@ from oracle.dtypes import Array, Dtype
 from oracle.formulas import GATE, OPERANDS, Kernel, needs
 from oracle.values import Case
 
-__all__ = [
-    "ABREAST", "LAYOUTS", "PAIRED", "REGISTER", "Bits", "Memory", "Span",
-    "run_relu_mask", "run_runs", "run_sum", "run_write",
-]  # fmt: skip
-
 _INTERFACE = compiled.interface()
 #: A box as `compiled.run_sum_kernel` takes it.
 Box = tuple[Any, ...]

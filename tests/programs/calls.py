@@ -27,9 +27,6 @@ def main(functions):
     print(json.dumps(functions[name](*json.loads(arguments))))
 
 
-# ---- calls ----------------------------------------------------------------------------
-
-
 def call(n, **options):
     """The number of threads of a gradient with n rows of 64 channels, whose bits must be right."""
     x, v, right = problem(n)

@@ -67,9 +67,6 @@ def strides_of(shape, itemsize, axis):
         step *= n
 
 
-# ---- calls ---------------------------------------------------------------------------------
-
-
 @functools.cache
 def region(name, pages):
     return Region(pages)

@@ -110,9 +110,6 @@ def every_function():
     return used
 
 
-# ---- forks ------------------------------------------------------------------------------
-
-
 def together():
     return call(4000, num_threads=3) == 3
 

@@ -55,8 +55,6 @@ def in_a_forkservers_child():
     return max(call(40_000, num_threads=2) for _ in range(50)), _core.fork_limits()
 
 
-# ---- orders of work ---------------------------------------------------------------------
-
 #: For each order of work in schedule.c (LIST, PHASES and SOLO): shapes, cache sizes.
 ORDERS = [
     ((8, 64, 30), (0, 0)),
@@ -136,9 +134,6 @@ def threads_of(work):
     before = {thread for _ in range(5) for thread in os.listdir("/proc/self/task")}
     work()
     return len({*os.listdir("/proc/self/task")} - before)
-
-
-# ---- floating-point modes ---------------------------------------------------------------
 
 
 def pool_in_another_mode():

@@ -37,14 +37,9 @@ SHORT = [name for name in DATA_DTYPES if dtype(name).itemsize == 2]
 
 
 #: Ways to copy an object.
-COPIES = {
-    **{
-        f"pickle {n}": lambda thing, n=n: pickle.loads(pickle.dumps(thing, n))
-        for n in range(2, pickle.HIGHEST_PROTOCOL + 1)
-    },
-    "copy": copy.copy,
-    "deepcopy": copy.deepcopy,
-}
+COPIES = {"copy": copy.copy, "deepcopy": copy.deepcopy}
+for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+    COPIES[f"pickle {protocol}"] = lambda x, n=protocol: pickle.loads(pickle.dumps(x, n))
 
 
 def bits(array):
@@ -189,9 +184,6 @@ def full_order(array):
     """axis_order, then the axes of length 1, whose place does not matter."""
     order = axis_order(array)
     return [*order, *(axis for axis in range(array.ndim) if axis not in order)]
-
-
-# ---- for several test files ---------------------------------------------------
 
 
 LARGE = (5000, 4, 64)  # 1.3 M elements: worth 26 threads

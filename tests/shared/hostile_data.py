@@ -313,9 +313,6 @@ def measured(p, form, data, vector, member="backward", **options):
     return shares, broken
 
 
-# ---- the search ----------------------------------------------------------------------
-
-
 def nudged(rng, values):
     size = values.dtype.itemsize
     bits = values.view(f"i{size}")

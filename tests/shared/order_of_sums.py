@@ -150,9 +150,6 @@ def abreast(sums, *operands):
         sums.fold(rows, *(a[order] for a in operands))
 
 
-# ---- a call ---------------------------------------------------------------------------------
-
-
 def merged(positions, channels, run):
     """The shape that is cut into chunks: with a single channel, all axes are its run."""
     return (positions, channels, run) if channels > 1 else (1, 1, positions * run)
