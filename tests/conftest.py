@@ -101,6 +101,7 @@ LEVELS = [bn_ext.get_isa()] if os.environ.get("BN_EXT_ISA") else bn_ext.availabl
 def isa(request):
     """Every instruction-set level that this CPU has, or the one that is forced."""
     _core.use_isa(request.param)
+    assert bn_ext.get_isa() == request.param
     return request.param
 
 

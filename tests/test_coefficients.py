@@ -5,6 +5,7 @@ those of GradientSums about a mean as kernels subtract it (test_walks.py checks 
 elements are the oracle's.
 """
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,22 +22,18 @@ pytestmark = [pytest.mark.fast, pytest.mark.results]
 VECTORS = ["mean", "variance", "gamma", "beta", "diff_diff_gamma", "diff_diff_beta"]
 TENSORS = ["src", "diff_dst", "src_1", "diff_diff_src"]
 COUNT, CHANNELS = 9, 300
+NARROW = [name for name in DATA_DTYPES if name != "float64"]
 
 
-@pytest.fixture(params=["in doubles", "of any dtypes"])
-def p(request, rng, data):
+@pytest.fixture(params=itertools.product(["float64", "any"], NARROW))
+def p(request, rng):
     """A problem whose vectors have all digits of their dtypes."""
+    kind, data = request.param
     p = Family(rng, (COUNT, CHANNELS), "NXC", data, "float64")
     for name in VECTORS:
         values = rng.uniform(0.5, 2, CHANNELS) * (1 if "variance" in name else rng.choice([-1, 1]))
-        kind = "float64" if request.param == "in doubles" else rng.choice(DATA_DTYPES)
-        setattr(p, name, values.astype(dtype(kind)))
+        setattr(p, name, values.astype(dtype(rng.choice(DATA_DTYPES) if kind == "any" else kind)))
     return p
-
-
-@pytest.fixture(params=[name for name in DATA_DTYPES if name != "float64"])
-def data(request):
-    return request.param
 
 
 class Model:

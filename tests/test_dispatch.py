@@ -50,9 +50,3 @@ def test_unknown_isa_is_an_import_error(isa):
     assert done.returncode != 0
     assert f"ImportError: BN_EXT_ISA: expected one of {', '.join(ISAS)}" in done.stderr
     assert f"got {isa!r}" in done.stderr
-
-
-def test_switching_in_process():
-    for isa in ISAS:
-        _core.use_isa(isa)
-        assert bn_ext.get_isa() == isa
