@@ -226,8 +226,6 @@ OF_ARRAYS = [
       for row in of_result(name, k, a)),
 ]  # fmt: skip
 
-# ---- options ------------------------------------------------------------------------------
-
 NUMBER = [None, "1e-3", b"1", [1.0], 1j, object(), np.complex128(1), np.array(1j),
           np.timedelta64(1, "s"), np.array("1e-3", object), np.array("1e-3"), np.ones(1),
           np.ones(2), np.void(b"12"), shared(), UNTOLD]  # fmt: skip
@@ -261,8 +259,6 @@ OF_OPTIONS = [
     *rows("backward", TypeError, "is_training", "expected True or False", 2, data_format="NHWC"),
     *rows("inference", TypeError, "mean", "expected an array; it is missing$", ...),
 ]  # fmt: skip
-
-# ---- running statistics -------------------------------------------------------------------
 
 
 def running(**changed):
@@ -368,8 +364,6 @@ OF_GATES = [
         out=None),
 ]  # fmt: skip
 
-# ---- sums of all parts ------------------------------------------------------------------------
-
 
 def sums(q, rows=slice(None), channels=slice(None), kind="float32", mean=None, **options):
     """Sums of a part of the problem's samples and channels."""
@@ -402,8 +396,6 @@ OF_SUMS = [
            {"rows": slice(0)}))),
     row("backward", ValueError, "^sums: expected 5 channels, got 4$", sums=of_other_channels),
 ]  # fmt: skip
-
-# ---- shared memory ------------------------------------------------------------------------
 
 
 def kept(q, exact):
@@ -442,8 +434,6 @@ OF_SHARING = [
           out=lambda q: (None, q.total._sums.reshape(-1).view(np.float32)[:5], None))
       for exact in (False, True)),
 ]  # fmt: skip
-
-# ---- objects ------------------------------------------------------------------------------
 
 CANNOT = "this .*Odd cannot be viewed as a NumPy array"
 NUMBERS = "expected an array of numbers"
@@ -528,8 +518,6 @@ OF_ADVICE = [
     *(row("training", ERRORS, rf"^src: .*pass {re.escape(begins)}", src=value, out=None, gamma=None,
           beta=None, data_format=None) for begins, values in ADVICE.items() for value in values),
 ]  # fmt: skip
-
-# ---- layouts and shapes --------------------------------------------------------------------
 
 OF_SHAPES = [
     *(row("inference", ValueError, rf"^{name}: expected shape \(3,\), one value for each channel "
