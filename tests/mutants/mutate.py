@@ -133,7 +133,8 @@ def run(folder, *arguments):
     if done.returncode in (0, NO_TESTS):
         return ""
     failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", done.stdout, re.MULTILINE)
-    return failed[1] if failed else f"exit status {done.returncode}\n{done.stderr[-2000:]}"
+    errors = done.stderr[-2000:] if done.returncode > 0 else ""  # a crash prints only its stack
+    return failed[1] if failed else f"exit status {done.returncode} {errors}"
 
 
 def build(folder):
