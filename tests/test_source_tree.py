@@ -41,16 +41,18 @@ def test_hooks_have_the_versions_of_the_linters():
     assert pins == {name: names[name] for name in pins}
 
 
-def item(name, **params):
+class Item:
     """A test as pytest collects it."""
-    return SimpleNamespace(nodeid=f"{name}[{params}]", callspec=SimpleNamespace(params=params))
+
+    def __init__(self, name, **params):
+        self.nodeid, self.callspec = f"{name}[{params}]", SimpleNamespace(params=params)
 
 
 def test_in_the_fast_tests_each_two_values_meet():
     """Of three parameters or more; other tests are all there."""
     names, kinds, sizes = ["a", "b", "c"], [int, float, str], [2**70, 2**80, 2**90, 2**100]
-    cube = [item("f", n=n, k=k, s=s) for n, k, s in itertools.product(names, kinds, sizes)]
-    plane = [item("g", n=n, k=k) for n, k in itertools.product(names, kinds)]
+    cube = [Item("f", n=n, k=k, s=s) for n, k, s in itertools.product(names, kinds, sizes)]
+    plane = [Item("g", n=n, k=k) for n, k in itertools.product(names, kinds)]
     beyond = load(ROOT / "tests" / "conftest.py").beyond_pairs([*cube, *plane])
     kept = [item.callspec.params for item in cube if item not in beyond]
     assert not beyond & {*plane}
