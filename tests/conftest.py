@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(config, items):
     slow = {item for item in items if item.get_closest_marker("slow")}
     fast = [item for item in items if item.get_closest_marker("fast") and item not in slow]
     fast = [item for item in fast if not item.get_closest_marker("whole")]
-    beyond, seen = beyond_pairs(fast), set()
+    beyond, functions = beyond_pairs(fast), set()
     for item in fast:
         if item in beyond:
             continue
@@ -40,8 +40,8 @@ def pytest_collection_modifyitems(config, items):
         # In any run, the fixture isa has every level.
         if not item.get_closest_marker("any_level") and "isa" not in item.fixturenames:
             item.add_marker("level")
-        if item.get_closest_marker("results") and item.function not in seen:
-            seen.add(item.function)
+        if item.get_closest_marker("results") and item.function not in functions:
+            functions.add(item.function)
             item.add_marker("smoke")
     if not config.getoption("--slow"):
         items[:] = [item for item in items if item not in slow]
@@ -101,6 +101,7 @@ LEVELS = [bn_ext.get_isa()] if os.environ.get("BN_EXT_ISA") else bn_ext.availabl
 def isa(request):
     """Every instruction-set level that this CPU has, or the one that is forced."""
     _core.use_isa(request.param)
+    assert bn_ext.get_isa() == request.param
     return request.param
 
 

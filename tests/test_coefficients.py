@@ -5,11 +5,12 @@ those of GradientSums about a mean as kernels subtract it (test_walks.py checks 
 elements are the oracle's.
 """
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, EPSILON, Family, dtype
+from cases import DATA_DTYPES, EPSILON, INPUTS, Family, dtype
 from oracle.dtypes import DTYPES
 from oracle.formulas import RESULTS
 from relu_gates import lets_pass
@@ -18,28 +19,21 @@ import bn_ext
 
 pytestmark = [pytest.mark.fast, pytest.mark.results]
 
-VECTORS = [
-    "mean", "variance", "gamma", "beta", "diff_diff_gamma", "diff_diff_beta", "running_mean",
-    "running_variance",
-]  # fmt: skip
+VECTORS = ["mean", "variance", "gamma", "beta", "diff_diff_gamma", "diff_diff_beta"]
 TENSORS = ["src", "diff_dst", "src_1", "diff_diff_src"]
 COUNT, CHANNELS = 9, 300
+NARROW = [name for name in DATA_DTYPES if name != "float64"]
 
 
-@pytest.fixture(params=["in doubles", "of any dtypes"])
-def p(request, rng, data):
+@pytest.fixture(params=itertools.product(["float64", "any"], NARROW))
+def p(request, rng):
     """A problem whose vectors have all digits of their dtypes."""
+    kind, data = request.param
     p = Family(rng, (COUNT, CHANNELS), "NXC", data, "float64")
     for name in VECTORS:
         values = rng.uniform(0.5, 2, CHANNELS) * (1 if "variance" in name else rng.choice([-1, 1]))
-        kind = "float64" if request.param == "in doubles" else rng.choice(DATA_DTYPES)
-        setattr(p, name, values.astype(dtype(kind)))
+        setattr(p, name, values.astype(dtype(rng.choice(DATA_DTYPES) if kind == "any" else kind)))
     return p
-
-
-@pytest.fixture(params=[name for name in DATA_DTYPES if name != "float64"])
-def data(request):
-    return request.param
 
 
 class Model:
@@ -61,7 +55,6 @@ class Model:
         return total, with_xc - total * self.low
 
     def result(self, formula, **coefs):
-        """The bits of what a formula writes, by operand."""
         bits = {name: getattr(self.p, name).view(self.dtype.bits) for name in TENSORS}
         wide = SimpleNamespace(**{k: self.dtype.widen(a) for k, a in bits.items()})
         wide.stored = lambda y: self.dtype.widen(self.dtype.narrow(y))
@@ -102,19 +95,12 @@ def test_backward(p, is_training, relu):
     total, with_xc = m.sums(p.src, dy)
     diff_gamma = m.rstd * with_xc
     slope = m.rstd * diff_gamma / COUNT
-    written = m.result(
-        ("backward" if is_training else "frozen") + ", relu" * relu,
-        scale=m.scale,
-        slope=slope,
-        shift=total / COUNT - slope * m.low,
-        offset=m.shift,
-    )
-    results = p.run(
-        bn_ext.batch_norm_backward,
-        is_training=is_training,
-        out=(None, *np.empty((2, CHANNELS))),
-        **({"relu": True, "beta": p.beta} if relu else {}),
-    )
+    coefs = {"scale": m.scale, "slope": slope, "shift": total / COUNT - slope * m.low}
+    formula = ("backward" if is_training else "frozen") + ", relu" * relu
+    written = m.result(formula, **coefs, offset=m.shift)
+    options = {"is_training": is_training, "out": (None, *np.empty((2, CHANNELS)))}
+    options |= {"relu": True, "beta": p.beta} if relu else {}
+    results = p.run(bn_ext.batch_norm_backward, **options)
     assert_bits(results, written["diff_src"], diff_gamma, total)
 
 
@@ -142,9 +128,7 @@ def test_double_backward(p, is_training):
         shift, others, diff_gamma = dd_beta - slope * m.low, {}, r * dy_g
     formula = "double backward" if is_training else "double frozen"
     written = m.result(formula, scale=m.scale, slope=slope, shift=shift, **others)
-    results = bn_ext.batch_norm_double_backward(
-        p.src, p.diff_dst, p.mean, p.variance, p.gamma, p.diff_diff_src, p.diff_diff_gamma,
-        p.diff_diff_beta, epsilon=EPSILON, is_training=is_training,
-        out=(None, None, np.empty(CHANNELS)),
-    )  # fmt: skip
+    options = {"is_training": is_training, "out": (None, None, np.empty(CHANNELS))}
+    names = ["diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
+    results = p.take(bn_ext.batch_norm_double_backward, *INPUTS, *names, **options)
     assert_bits(results, written["diff_src"], written["diff_diff_dst"], diff_gamma)

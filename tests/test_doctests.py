@@ -2,12 +2,13 @@
 
 import csv
 import doctest
-import importlib.util
+import importlib
 import inspect
 import json
 import math
 import re
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -23,13 +24,9 @@ sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
 from benchmarks import conformance, figures
 
 MODULES = [bn_ext, bn_ext.testing, ngraph, onednn_graph, tensorflow]
-#: {name: the package that the module and the page of this name need, besides NumPy}
-NEEDS = {"autograd": "autograd", "dask": "dask", "torch": "torch"}
-MODULES += [
-    importlib.import_module(f"bn_ext.{name}")
-    for name, what in NEEDS.items()
-    if importlib.util.find_spec(what)
-]
+#: Packages that the module and the page of their name need, besides NumPy.
+NEEDS = ["autograd", "dask", "torch"]
+MODULES += [importlib.import_module(f"bn_ext.{name}") for name in NEEDS if find_spec(name)]
 OBJECTS = {
     f"{module.__name__}.{name}": getattr(module, name)
     for module in MODULES
@@ -73,7 +70,7 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-\d+)?")
 def test_pages(path):
     """Run all examples with prompts, except "pycon" ones, which may need other packages."""
     if path.stem in NEEDS:
-        pytest.importorskip(NEEDS[path.stem])
+        pytest.importorskip(path.stem)
     text = PYCON.sub("", path.read_text())
     assert run(text.replace("```\n", "\n"), path.name) == len(PROMPT.findall(text))
 
@@ -149,7 +146,6 @@ FROM_OTHERS = (ROOT / "docs" / "howto" / "coming_from.md").read_text()
 
 
 def test_a_layer_gives_what_cs231n_has():
-    """The page's program, beside the formulas of that course."""
     names = {}
     for line in re.findall(r"^>>> (.*)", FROM_OTHERS, re.MULTILINE)[:9]:
         exec(line, names)
@@ -165,7 +161,6 @@ def test_a_layer_gives_what_cs231n_has():
 
 
 def test_the_calls_of_a_layer_beside_torchs():
-    """The columns of bn_ext and torch run from top to bottom, and give the same."""
     rows = re.findall(r"^\| [a-zA-Z; ]+ \| `(.*?)` \| `(.*?)`", FROM_OTHERS, re.MULTILINE)
     src, diff_dst = np.random.default_rng(0).standard_normal((2, 8, 10, 5, 5), np.float32)
     ours = {"bn_ext": bn_ext, "src": src, "diff_dst": diff_dst}

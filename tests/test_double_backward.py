@@ -6,7 +6,7 @@ test_formulas.py tests that the reference is the derivative of the backward pass
 import numpy as np
 import pytest
 from bounds import second_errors
-from cases import DTYPES, EPSILON, INPUTS, Family, shape
+from cases import DTYPES, INPUTS, Family, shape
 
 import bn_ext
 from bn_ext.testing import _formulas as reference
@@ -24,29 +24,17 @@ SHAPES = [
 ]  # fmt: skip
 
 
-def run(p, **changed):
-    operands = {name: getattr(p, name) for name in NAMES}
-    options = {"epsilon": EPSILON, "data_format": p.data_format}
-    return bn_ext.batch_norm_double_backward(**{**operands, **options, **changed})
-
-
-def exact(p, is_training=True, **changed):
-    operands = {name: getattr(p, name) for name in NAMES}
-    return reference.batch_norm_double_backward(
-        **{**operands, **changed},
-        epsilon=EPSILON,
-        axis=p.axis,
-        is_training=is_training,
-        wide=np.longdouble,
-    )
+def run(p, is_training):
+    """The results, and the exact ones."""
+    options = {"is_training": is_training}
+    exact = {"axis": p.axis, "wide": np.longdouble, **options}
+    results = p.take(bn_ext.batch_norm_double_backward, *NAMES, **options)
+    return results, p.take(reference.batch_norm_double_backward, *NAMES, **exact)
 
 
 def assert_within_bounds(results, want, data, vector):
     for name, error in second_errors(results, want, data, vector).items():
         assert error.holds(), (name, float(np.max(error.share())))
-
-
-# ---- values -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_training", [True, False])
@@ -55,11 +43,9 @@ def assert_within_bounds(results, want, data, vector):
 def test_near_the_exact_one(rng, dims, data, vector, is_training):
     data_format, *sizes = dims
     for ratio, statistics in ((0, "batch"), (3, "given")):
-        p = Family(
-            rng, shape(*sizes, data_format), data_format, data, vector, ratio=ratio,
-            statistics=statistics,
-        )  # fmt: skip
-        results, want = run(p, is_training=is_training), exact(p, is_training)
+        kind = {"ratio": ratio, "statistics": statistics}
+        p = Family(rng, shape(*sizes, data_format), data_format, data, vector, **kind)
+        results, want = run(p, is_training)
         assert [a.dtype for a in results] == [p.src.dtype, p.src.dtype, p.mean.dtype]
         assert [a.shape for a in results] == [p.src.shape, p.src.shape, p.mean.shape]
         assert_within_bounds(results, want, data, vector)
@@ -75,14 +61,10 @@ def test_products_that_underflow(data, is_training):
     # Each product is 1.3 times the smallest positive number, and is rounded to that number.
     diff_dst = (1.3 * np.sqrt(np.longdouble(least))).astype(data) * signs
     g = np.sqrt(np.longdouble(least)).astype(data) * signs
-    vectors = np.zeros(1), np.array([rstd**-2.0]), np.ones(1)
-    results = bn_ext.batch_norm_double_backward(
-        src, diff_dst, *vectors, g, epsilon=0, is_training=is_training
-    )
-    want = reference.batch_norm_double_backward(
-        src, diff_dst, *vectors, g, np.zeros(1), np.zeros(1), epsilon=0, axis=1,
-        is_training=is_training, wide=np.longdouble,
-    )  # fmt: skip
+    arguments = src, diff_dst, np.zeros(1), np.array([rstd**-2.0]), np.ones(1), g
+    options = {"epsilon": 0, "is_training": is_training}
+    results = bn_ext.batch_norm_double_backward(*arguments, **options)
+    want = reference.batch_norm_double_backward(*arguments, wide=np.longdouble, **options)
     roundings = SECOND[data] * (np.longdouble(unit(data)) * want[5][0] + least)
     off = distance(results.diff_gamma, want[2])[0]
     assert roundings < off <= roundings + m * rstd * least / 2
@@ -93,5 +75,5 @@ def test_a_mean_of_more_digits_than_the_data(rng, is_training):
     """float32 drops digits of a float64 mean. They matter: here up to 1/256 of the deviation."""
     p = Family(rng, (200, 3), "NXC", "float32", "float64", ratio=1e5, statistics="batch")
     assert (abs(p.mean - p.mean.astype(np.float32)) > 1e-4).any()
-    results, want = run(p, is_training=is_training), exact(p, is_training)
+    results, want = run(p, is_training)
     assert_within_bounds(results, want, "float32", "float64")

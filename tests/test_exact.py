@@ -8,17 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, EPSILON, FORMATS, Family, Problem, all_bits, dtype, team_of
-from exact_sums import (
-    MOMENTS,
-    STATES,
-    exact_sum,
-    exact_sums,
-    far_from_0,
-    integer_of,
-    statistics,
-    units_of,
-)
+from cases import DATA_DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, team_of
+from exact_sums import MOMENTS, are_units, exact_sum, exact_sums, far_from_0, statistics
 from members import MEMBERS, problem
 from needs import needs_cpus
 
@@ -135,21 +126,24 @@ def check_statistics(batch, x):
             assert got or not true or abs(true) < 2.0**-1074
 
 
+def check_terms(terms, channels=(0,)):
+    """Sums and squares of these terms are those of integers."""
+    gradients = gradients_of(np.ones_like(terms), terms, np.zeros_like(terms[0]))
+    for part, squared in ((gradients, False), (moments_of(terms), True)):
+        for c in channels:
+            assert are_units(part.array, 0, c, terms[:, c])
+            assert are_units(part.array, 1, c, terms[:, c], squared=squared)
+
+
 @pytest.mark.parametrize("name", ["float32", "float64"])
 def test_terms_of_every_size(rng, name):
-    """Terms and squares up to the ends of the range."""
     ends = (-1080, 1023) if name == "float64" else (-155, 127)
-    x = rng.standard_normal((300, 64))
+    x, number = rng.standard_normal((300, 64)), np.dtype(name).type
     near = (*range(495, 520), *range(1015, 1024)) if name == "float64" else range(120, 128)
     for exponent in (*range(*ends, 17), *near):
         src = np.ldexp(x, exponent - 2).astype(name)
-        one, zeros, number = np.ones_like(src), np.zeros(64, name), src.dtype.type
         src[:, 62:] = np.nextafter(np.ldexp(number(1), exponent), number(0))  # mantissas of ones
-        for part, squared in ((moments_of(src), True), (gradients_of(src, one, zeros), False)):
-            _, lowest = STATES[len(part.array)]
-            for c in (0, 62):
-                units = units_of(src[:, c], lowest, squared=squared)
-                assert integer_of(part.array, 1, c) == units
+        check_terms(src, (0, 62))
 
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
@@ -160,16 +154,11 @@ def test_terms_that_fill_their_anchors(name, rows):
     what rounding takes from these.
     """
     number, eps = np.dtype(name).type, np.finfo(name).eps
-    mean, one = np.zeros(128, name), np.ones((rows, 128), name)
     for top in range(52):
         for last in (eps, *np.ldexp(number(1), [-12, -13, -17, -18, -26])):
-            x = np.full_like(one, np.ldexp(2 - last, top))
+            x = np.full((rows, 128), np.ldexp(2 - last, top), name)
             x[0] = 1 + last
-            for part, squared in ((gradients_of(one, x, mean), False), (moments_of(x), True)):
-                state = part.array
-                _, lowest = STATES[len(state)]
-                assert integer_of(state, 0, 0) == units_of(x[:, 0], lowest)
-                assert integer_of(state, 1, 0) == units_of(x[:, 0], lowest, squared=squared)
+            check_terms(x)
 
 
 def test_limbs_are_carried_before_they_overflow():
@@ -179,10 +168,8 @@ def test_limbs_are_carried_before_they_overflow():
     block, times = np.full(1024, np.nextafter(2.0, 0)), (1 << 13) + 64
     block[:2] = 2.0**400, 2.0**-400
     part = moments_of(np.tile(block, times)[None, None], data_format="NCX", num_threads=1)
-    _, lowest = STATES[len(part.array)]
     for s in (0, 1):
-        once = units_of(block, lowest, squared=s == 1)
-        assert integer_of(part.array, s, 0) == times * once
+        assert are_units(part.array, s, 0, block, squared=s == 1, times=times)
 
 
 @needs_cpus
@@ -214,35 +201,17 @@ def test_flags_of_tasks_are_not_added():
 
 def patchwork(rng, rows, channels, name):
     """Ranges of rows, each with its own kind of values, so that a way of adding that is exact for
-    one range may round in the next.
+    one range may round in the next. Some columns have a NaN or an Inf.
     """
-    most, tiny, sigma = {"float64": (500, 1e-300, 3), "float16": (8, 1e-7, 1)}.get(
-        name, (58, 1e-40, 3)
-    )
-    x = rng.standard_normal((rows, channels))
-    row = 0
+    x, row, top = np.ones((rows, channels), dtype(name)), 0, np.finfo(arithmetic(name)).max ** 0.45
     while row < rows:
-        n = int(rng.integers(20, 500))
-        some = x[row : row + n]
-        match rng.integers(8):
-            case 0:
-                some *= np.exp(sigma * rng.standard_normal(some.shape))
-            case 1:
-                some *= 2.0 ** rng.integers(-most, most)
-            case 2:
-                some *= 2.0 ** rng.integers(-most, most, some.shape)
-            case 3:
-                some[rng.random(some.shape) < 0.1] *= tiny
-            case 4:
-                some.flat[rng.integers(some.size)] *= 2.0 ** rng.integers(-most, most)
-            case 5:
-                columns = rng.integers(max(channels // 2, 1), size=1 + channels // 40)
-                some[rng.integers(len(some)), columns] = rng.choice([np.nan, np.inf, -np.inf])
-            case _:  # normal values
-                pass
-        row += n
-    with np.errstate(all="ignore"):
-        return x.astype(dtype(name))
+        some = x[row : row + int(rng.integers(20, 500))]
+        some[...] = values(rng, rng.choice(KINDS[:-1]), some.shape, name)
+        row += len(some)
+    x[~(abs(x.astype(float)) < top)] = 1  # products do not overflow
+    columns = rng.integers(max(channels // 2, 1), size=2 + channels // 10)
+    x[rng.integers(rows, size=len(columns)), columns] = rng.choice([np.nan, np.inf], len(columns))
+    return x
 
 
 #: {name: (channels, elements of a run)}. A run has 1 element with channels last; "one run" is a
@@ -279,7 +248,6 @@ def test_exponents_that_change(rng, walk, name):
             assert team_of(num_threads) == num_threads
             state, sums = part.array, sums_of(part)
             assert np.array_equal(state, _core.canonical_state(state, part._format))
-            _, lowest = STATES[len(state)]
             for s, column in enumerate(terms):
                 squared = s == 1 and len(state) in MOMENTS
                 finite = np.isfinite(column)
@@ -290,8 +258,7 @@ def test_exponents_that_change(rng, walk, name):
                 wrong = ~finite.all(axis=0)
                 np.testing.assert_array_equal(sums[s][wrong], special[wrong])
                 for c in range(0, channels, 1 + squared * channels // 3):
-                    units = units_of(column[finite[:, c], c], lowest, squared=squared)
-                    assert integer_of(state, s, c) == units
+                    assert are_units(state, s, c, column[finite[:, c], c], squared=squared)
 
 
 @pytest.mark.parametrize("shape", [(1057, 40), (8449, 5), (12_673, 3), (16_897, 2)])
@@ -332,9 +299,8 @@ def test_counts_of_the_shortest_runs(rng, run, name):
         diff_dst[:, 1] = -diff_dst[:, 0]
         mean = np.ones(2, name)
         state = gradients_of(src, diff_dst, mean, data_format="NCX", num_threads=1).array
-        _, lowest = STATES[len(state)]
         for c, sign in enumerate((1, -1)):
-            assert integer_of(state, 0, c) == sign * units_of(dy, lowest)
+            assert are_units(state, 0, c, sign * dy)
 
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
@@ -369,10 +335,6 @@ def merged(rng, parts):
     return parts[0]
 
 
-def statistics_of(rng, parts, **options):
-    return merged(rng, [moments_of(part, **options) for part in parts])
-
-
 def dealt(rng, samples):
     """Indices of samples in random order, in parts of random sizes, even empty ones."""
     cuts = np.sort(rng.integers(0, samples + 1, int(rng.integers(0, 5))))
@@ -386,18 +348,20 @@ def test_any_parts_give_the_same_bits(rng, kind, name):
     p = Problem(rng, (samples, 6, channels), "NXC", name)
     p.src, p.diff_dst = (values(rng, kind, p.src.shape, name) for _ in "ab")
     whole = p.run(bn_ext.batch_norm_backward, exact=True)
+    batch = bn_ext.batch_norm_training(p.src, epsilon=EPSILON, data_format="NXC", exact=True)
     for data_format in ["NXC", "NCX", "NXC"]:
-        move = (
-            (lambda a: np.ascontiguousarray(a.swapaxes(1, 2))) if data_format == "NCX" else np.copy
-        )
-        parts = [(part, move(p.src[part]), move(p.diff_dst[part])) for part in dealt(rng, samples)]
+        axes = (0, 2, 1) if data_format == "NCX" else (0, 1, 2)
         options = {"data_format": data_format}
+        laid = [np.ascontiguousarray(a.transpose(axes)) for a in (p.src, p.diff_dst)]
+        parts = [(part, *(a[part] for a in laid)) for part in dealt(rng, samples)]
         total = merged(rng, (gradients_of(x, dy, p.mean, **options) for _, x, dy in parts))
-        assert total.count == samples * 6
+        statistics = merged(rng, (moments_of(x, **options) for _, x, _ in parts))
+        assert all_bits([statistics.mean, statistics.variance]) == all_bits(batch[1:])
+        assert total.count == statistics.count == samples * 6
         diff_src = np.empty_like(p.src)
         for part, x, dy in parts:
             own = p.run(bn_ext.batch_norm_backward, x, dy, sums=total, **options)
-            diff_src[part] = own.diff_src.swapaxes(1, 2) if data_format == "NCX" else own.diff_src
+            diff_src[part] = own.diff_src.transpose(axes)
             assert all_bits(own[1:]) == all_bits(whole[1:])
         assert diff_src.tobytes() == whole.diff_src.tobytes()
 
@@ -410,11 +374,8 @@ def test_one_call_has_the_options_of_the_other(rng, member, data_format, name):
     p = problem(rng, (8, 3, 5), data_format, name)
     for is_training in (True, False):
         exact, plain = (
-            [*results, *changed]
-            for results, changed in (
-                MEMBERS[each].call(p, is_training=is_training)
-                for each in (member, member.removesuffix(", exact"))
-            )
+            itertools.chain(*MEMBERS[way].call(p, is_training=is_training))
+            for way in (member, member.removesuffix(", exact"))
         )
         for a, b in zip(exact, plain, strict=True):
             assert a.dtype == b.dtype
@@ -438,36 +399,13 @@ def test_a_mean_finer_than_the_data(rng, name):
     assert np.array_equal(finer, rounded)
 
 
-# ---- the forward pass ----------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", DATA_DTYPES)
-@pytest.mark.parametrize("ratio", [0, 1000])
-def test_statistics_of_any_parts(rng, name, ratio):
-    samples = 31
-    p = Family(rng, (samples, 4, 6), "NXC", name, ratio=ratio if name == "float64" else ratio / 10)
-    options = {"epsilon": EPSILON, "exact": True}
-    whole = bn_ext.batch_norm_training(p.src, p.gamma, p.beta, data_format="NXC", **options)
-    for _ in range(3):
-        parts = [p.src[part] for part in dealt(rng, samples)]
-        total = statistics_of(rng, parts, data_format="NXC")
-        assert total.count == samples * 4
-        assert all_bits([total.mean, total.variance]) == all_bits(whole[1:])
-    check_statistics(total, by_columns(p.src, "NXC", name))
-    first_channels = bn_ext.batch_norm_training(
-        np.ascontiguousarray(p.src.swapaxes(1, 2)), p.gamma, p.beta, data_format="NCX", **options
-    )
-    assert all_bits(first_channels[1:]) == all_bits(whole[1:])
-    assert np.array_equal(first_channels.dst.swapaxes(1, 2), whole.dst)
-
-
 @pytest.mark.parametrize("name", DATA_DTYPES)
 def test_the_mean_is_right_and_squares_are_about_it(rng, name):
     """Even if the mean is far from 0, or sums overflow; in one call and in parts."""
     src = far_from_0(rng, name)
     src = src[:, np.isfinite(src.astype(float)).all(axis=0)]
     results = bn_ext.batch_norm_training(src, epsilon=0.0, exact=True)
-    total = statistics_of(rng, np.split(rng.permutation(src), [1, 300]))
+    total = merged(rng, map(moments_of, np.split(rng.permutation(src), [1, 300])))
     assert all_bits([total.mean, total.variance]) == all_bits(results[1:])
     check_statistics(total, by_columns(src, "NXC", name))
     for c, variance in enumerate(results.variance):
@@ -486,9 +424,6 @@ def test_a_constant_channel_of_any_length(name):
         assert np.array_equal(results.mean, src[0].astype(float)), count
         assert not results.variance.any()
         assert not results.dst.any()
-
-
-# ---- what is refused ------------------------------------------------------------
 
 
 def test_integers_that_do_not_go_together(rng):

@@ -32,9 +32,7 @@ def test_the_plain_loop_is_the_reference(rng, data_format, with_gamma, is_traini
         p = Problem(rng, dims, data_format, "float64")
         if not with_gamma:
             p.gamma = None
-        plain = p.run(
-            plain_loop.batch_norm_backward, is_training=is_training, data_format=data_format
-        )
+        plain = p.run(plain_loop.batch_norm_backward, is_training=is_training)
         want = reference_of(p, is_training)
         u = np.finfo(np.longdouble).eps / 2
         size = (want.diff_src_terms + want.diff_src_sums).max()
@@ -45,10 +43,7 @@ def test_the_plain_loop_is_the_reference(rng, data_format, with_gamma, is_traini
             assert (distance(results, wanted) <= 100 * u * most).all()
 
 
-# ---- the reference's other members ------------------------------------------------------
-
-
-WIDE = {"epsilon": EPSILON, "wide": np.longdouble}
+WIDE = {"epsilon": EPSILON, "wide": np.longdouble, "axis": 1}
 
 
 def slope(function, at, direction):
@@ -74,24 +69,18 @@ def wide_problem(rng):
 def test_backward_is_the_derivative_of_forward(rng, is_training, relu):
     p = wide_problem(rng)
 
-    def forward(src, gamma, beta, src_1):
+    def forward(src, **others):
         if is_training:
-            return reference.batch_norm_training(
-                src, gamma, beta, axis=1, src_1=src_1, relu=relu, **WIDE
-            )
-        return reference.batch_norm_inference(
-            src, p.mean, p.variance, gamma, beta, axis=1, src_1=src_1, relu=relu, **WIDE
-        )
+            return reference.batch_norm_training(src, relu=relu, **others, **WIDE)
+        return reference.batch_norm_inference(src, p.mean, p.variance, relu=relu, **others, **WIDE)
 
     at = {"src": p.src, "gamma": p.gamma, "beta": p.beta, "src_1": p.src_1}
-    there = forward(**at)
-    grads = reference.batch_norm_backward(
-        p.src, p.diff_dst, there.mean, there.variance, p.gamma, axis=1, is_training=is_training,
-        gate=~(there.dst <= 0) if relu else None, **WIDE,
-    )  # fmt: skip
-    results = {"src": grads.diff_src, "gamma": grads.diff_gamma, "beta": grads.diff_beta,
-             "src_1": grads.diff_src_1}  # fmt: skip
-    for name, grad in results.items():
+    results = forward(**at)
+    arguments = p.src, p.diff_dst, results.mean, results.variance, p.gamma
+    options = {"is_training": is_training, "gate": ~(results.dst <= 0) if relu else None, **WIDE}
+    grads = reference.batch_norm_backward(*arguments, **options)
+    for name in at:
+        grad = getattr(grads, f"diff_{name}")
         direction = rng.standard_normal(grad.shape) / 100
 
         def loss(value, name=name):
@@ -105,23 +94,18 @@ def test_backward_is_the_derivative_of_forward(rng, is_training, relu):
 def test_double_backward_is_the_derivative_of_backward(rng, is_training):
     p = wide_problem(rng)
 
+    def moments(src):
+        batch = reference.batch_norm_training(src, **WIDE) if is_training else p
+        return batch.mean, batch.variance
+
     def backward(src, diff_dst, gamma):
-        mean, variance = p.mean, p.variance
-        if is_training:
-            _, mean, variance, *_ = reference.batch_norm_training(src, axis=1, **WIDE)
-        return reference.batch_norm_backward(
-            src, diff_dst, mean, variance, gamma, axis=1, is_training=is_training, **WIDE
-        )
+        options = {"is_training": is_training, **WIDE}
+        return reference.batch_norm_backward(src, diff_dst, *moments(src), gamma, **options)
 
     at = {"src": p.src, "diff_dst": p.diff_dst, "gamma": p.gamma}
-    mean, variance = p.mean, p.variance
-    if is_training:
-        _, mean, variance, *_ = reference.batch_norm_training(p.src, axis=1, **WIDE)
-    results = reference.batch_norm_double_backward(
-        p.src, p.diff_dst, mean, variance, p.gamma, p.diff_diff_src, p.diff_diff_gamma,
-        p.diff_diff_beta, axis=1, is_training=is_training, **WIDE,
-    )  # fmt: skip
-    incoming = (p.diff_diff_src, p.diff_diff_gamma, p.diff_diff_beta)
+    incoming = p.diff_diff_src, p.diff_diff_gamma, p.diff_diff_beta
+    arguments, mode = (p.src, p.diff_dst, *moments(p.src), p.gamma), {"is_training": is_training}
+    results = reference.batch_norm_double_backward(*arguments, *incoming, **mode, **WIDE)
     for name, grad in zip(at, results, strict=False):
         direction = rng.standard_normal(grad.shape) / 100
 
@@ -140,7 +124,7 @@ def test_moments_at_any_mean(rng, ratio):
     """The data are integers, so that the exact answer is known."""
     whole = rng.integers(-1000, 1000, (7, 3, 50))
     src = whole + np.rint(ratio * 600)
-    results = reference.batch_norm_training(src, axis=1, **WIDE)
+    results = reference.batch_norm_training(src, **WIDE)
     rows = reference.by_channel(whole, 1)
     m, sums, squares = rows.shape[1], rows.sum(axis=1), (rows**2).sum(axis=1)
     variance = (m * squares - sums**2) / np.longdouble(m * m)

@@ -80,20 +80,18 @@ def test_long_doubles_of_the_judge_have_their_precision(word):
 def test_the_callers_methods_run_in_the_callers_mode():
     class Lazy:
         def __array__(self, dtype=None, copy=None):
-            seen.append(fp_mode_in_effect())
+            modes.append(fp_mode_in_effect())
             return np.ones((4, 3), np.float32)
 
-    seen = []
+    modes = []
     name = next(name for name in FP_MODES if name != "default")
     with fp_mode(name):
         bn_ext.batch_norm_inference(Lazy(), np.zeros(3), np.ones(3), epsilon=1e-5)
         with pytest.raises(ValueError, match="mean"):
             bn_ext.batch_norm_inference(Lazy(), np.zeros(4), np.ones(3), epsilon=1e-5)
         left = fp_mode_in_effect()
-    assert {*seen, left} == {name}
+    assert {*modes, left} == {name}
 
-
-# ---- the same results in any mode -----------------------------------------------------------
 
 #: Scales of channels: subnormal; with squares that underflow or overflow; huge.
 SCALES = {
@@ -103,8 +101,12 @@ SCALES = {
     "float64": [5e-324, 1e-310, 1e-160, 1e160, 1.7e308],
 }
 #: The bits of a signaling NaN: any conversion raises a floating-point flag.
-SIGNALING = {"float16": 0x7C01, "float32": 0x7F800001, "bfloat16": 0x7F81,
-             "float64": 0x7FF0000000000001}  # fmt: skip
+SIGNALING = {
+    "float16": 0x7C01,
+    "float32": 0x7F800001,
+    "bfloat16": 0x7F81,
+    "float64": 0x7FF << 52 | 1,
+}
 
 
 def problem(data):
@@ -137,31 +139,29 @@ def lists(p):
 
 
 def sums(p):
-    results = []
+    results, cuts = [], (slice(2), slice(2, 2), slice(2, None))
     for exact in (False, True):
-        for kind, mean in ((bn_ext.Statistics, []), (bn_ext.GradientSums, [p.mean])):
-            arguments = p.src, *[p.diff_dst] * len(mean)
-            parts = [
-                kind(*(a[rows] for a in arguments), *mean, exact=exact)
-                for rows in (slice(2), slice(2, 2), slice(2, None))
-            ]
+        batches = [bn_ext.Statistics(p.src[cut], exact=exact) for cut in cuts]
+        gradients = [
+            bn_ext.GradientSums(p.src[cut], p.diff_dst[cut], p.mean, exact=exact) for cut in cuts
+        ]
+        running = p.mean.copy(), p.variance.copy()
+        sum(batches).update_running(*running, Fraction(1, 4), correction=1)
+        for parts in (batches, gradients):
             total = sum(parts)
             results += [*parts, total, total == parts[0], total.mean]
-        running = p.mean.copy(), p.variance.copy()
-        statistics = sum(bn_ext.Statistics(rows, exact=exact) for rows in (p.src[:2], p.src[2:]))
-        statistics.update_running(*running, Fraction(1, 4), correction=1)
-        results += [*running, statistics.variance]
+        results += [*running, sum(batches).variance]
     return results
 
 
 WIDE = problem("float64")
-STATE = {"weight": WIDE.gamma, "bias": WIDE.beta, "running_mean": WIDE.mean,
-         "running_var": WIDE.variance, "num_batches_tracked": 2}  # fmt: skip
+NAMES = {"weight": "gamma", "bias": "beta", "running_mean": "mean", "running_var": "variance"}
+STATE = {name: getattr(WIDE, ours) for name, ours in NAMES.items()} | {"num_batches_tracked": 2}
 
 
-def layer(p, make=bn_ext.BatchNorm):
+def layer(p):
     """The state of a layer that was loaded, and what its steps give in every mode."""
-    made = make(len(p.mean), dtype=p.mean.dtype, epsilon=p.epsilon, relu=True)
+    made = bn_ext.BatchNorm(len(p.mean), dtype=p.mean.dtype, epsilon=p.epsilon, relu=True)
     made.load_state_dict(STATE)
     results = [made.state_dict()]
     for mode in (made.train, made.eval, made.freeze):
@@ -173,7 +173,6 @@ def layer(p, make=bn_ext.BatchNorm):
 
 
 def operators(p):
-    """The operators that take these dtypes."""
     results = []
     for sheet in SHEETS.values():
         if p.mean.dtype.name in sheet.types.get(p.src.dtype.name, []):
@@ -225,20 +224,17 @@ def chunks(p):
     tracked = dict(zip(members.RUNNING, running, strict=True), **members.UPDATE)
     options = {"epsilon": p.epsilon}
     with dask.config.set(scheduler="synchronous"):  # in this thread, and so in its mode
+        fused = {"src_1": src_1, "relu": True, **tracked, **options}
         lazy = [
-            *functions.batch_norm_training(
-                src, *affine, src_1=src_1, relu=True, **tracked, **options
-            ),
+            *functions.batch_norm_training(src, *affine, **fused),
             functions.batch_norm_inference(src, *statistics, *affine, **options),
             *functions.batch_norm_backward(src, diff_dst, *statistics, p.gamma, **options),
         ]
         return [*dask.compute(*lazy), *running]
 
 
-CALLS = [
-    family, lists, sums, layer, operators, *[derivatives] * bool(find_spec("autograd")),
-    *[chunks] * bool(find_spec("dask")),
-]  # fmt: skip
+CALLS = [family, lists, sums, layer, operators]
+CALLS += [derivatives] * bool(find_spec("autograd")) + [chunks] * bool(find_spec("dask"))
 
 
 def bits(results):
@@ -246,7 +242,7 @@ def bits(results):
     if isinstance(results, dict):
         return bits([*results.values()])
     if isinstance(results, (list, tuple)):
-        return [bits(each) for each in results]
+        return [bits(result) for result in results]
     if isinstance(results, (bn_ext.Statistics, bn_ext.GradientSums)):
         return pickle.dumps(results)
     return all_bits([results]) if isinstance(results, np.ndarray) else repr(results)
@@ -272,6 +268,6 @@ def test_the_same_in_any_mode(call, data, mode, capfd):
 @needs_linux
 def test_pool_that_another_made_in_another_mode():
     """Threads keep the mode in which they started, but run our calls in the default mode."""
-    results, here, pool = run("threads", "pool_in_another_mode")
+    results, mode, pool = run("threads", "pool_in_another_mode")
     assert results == [[True, True, 4]] * 2
-    assert (here, pool) == ("default", ["flush"] * 3)
+    assert (mode, pool) == ("default", ["flush"] * 3)

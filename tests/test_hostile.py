@@ -64,9 +64,6 @@ def test_a_message_names_the_dtype_that_was_refused():
         gc.unfreeze()
 
 
-# ---- errors of the caller's own ----------------------------------------------------------
-
-
 class CodedError(ValueError):
     """An error with more than a text."""
 

@@ -25,6 +25,7 @@ def only_ours():
     bn_ext.keep_memory(256 * MIB)
     yield
     bn_ext.keep_memory()
+    assert bn_ext.keep_memory() == _runtime._memory() // 8  # the default
 
 
 def kept():
@@ -32,7 +33,6 @@ def kept():
 
 
 def result(mib=16.0):
-    """A result of about this size."""
     x = np.zeros((int(mib * MIB) // 256, 64), np.float32)
     return bn_ext.batch_norm_inference(x, x[0], x[0], epsilon=1)
 
@@ -113,7 +113,6 @@ def test_the_limit_itself_may_be_kept(blocks, missing):
 
 
 def mapped():
-    """Bytes of address space in use."""
     return int(_groups.read("/proc/self/statm").split()[0]) * mmap.PAGESIZE
 
 
@@ -174,11 +173,6 @@ def test_what_is_refused(nbytes, error, text):
     assert bn_ext.keep_memory() == 256 * MIB
 
 
-def test_none_is_the_default():
-    assert bn_ext.keep_memory() == 256 * MIB
-    assert bn_ext.keep_memory() == _runtime._memory() // 8
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="not every system obeys such limits")
 @pytest.mark.parametrize(
     ("taker", "limit"),
@@ -189,9 +183,6 @@ def test_none_is_the_default():
 def test_what_is_kept_gives_way(limit, taker):
     """If memory is short, everything that is kept is released, and the allocation tried again."""
     assert run("kept", "gives_way", limit, taker) == [True, 0, False]
-
-
-# ---- what users do with results ---------------------------------------------------------
 
 
 def test_a_result_is_an_array_like_any_other(tmp_path):
@@ -221,9 +212,6 @@ def test_tracemalloc_knows():
         assert tracemalloc.get_traced_memory()[0] < MIB
     finally:
         tracemalloc.stop()
-
-
-# ---- processes and threads ----------------------------------------------------------------
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks")

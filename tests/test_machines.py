@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from textwrap import indent
 
 import numpy as np
 import pytest
@@ -38,36 +39,42 @@ OPEN_MPI = {
 }
 
 
-def run(tmp_path, text, command=()):
+def printed(command):
+    """The words that a program prints, which must succeed."""
+    options = {"capture_output": True, "text": True, "timeout": 300, "check": False}
+    done = subprocess.run([*map(str, command)], env={**os.environ, **OPEN_MPI}, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def run(tmp_path, text, command=(sys.executable,)):
     program = tmp_path / "program.py"
     program.write_text(HEAD + text)
-    results = subprocess.run(
-        [*command, sys.executable, *(["-m", "mpi4py"] if command else []), str(program)],
-        capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **OPEN_MPI},
-    )  # fmt: skip
-    assert results.returncode == 0, results.stderr
-    return results.stdout.split()
+    return printed([*command, program])
 
 
-@pytest.mark.skipif(not shutil.which("mpiexec"), reason="needs mpiexec")
-@pytest.mark.skipif(not importlib.util.find_spec("mpi4py"), reason="needs mpi4py")
+def mpi(ranks):
+    return ["mpiexec", "-n", ranks, sys.executable, "-m", "mpi4py"]
+
+
+needs_mpi = pytest.mark.skipif(
+    not (shutil.which("mpiexec") and importlib.util.find_spec("mpi4py")), reason="needs MPI"
+)
+
+
+@needs_mpi
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_mpi(tmp_path, ranks):
     mine = f"from mpi4py.MPI import COMM_WORLD\nsrc, diff_dst = share(COMM_WORLD.rank, {ranks})\n"
-    results = run(
-        tmp_path,
-        mine + BLOCKS["mpi"] + AFFINE + BLOCKS["each"] + RANKS,
-        ["mpiexec", "-n", str(ranks)],
-    )
-    assert results == [*expected()]
+    text = mine + BLOCKS["mpi"] + AFFINE + BLOCKS["each"] + RANKS
+    assert run(tmp_path, text, mpi(ranks)) == [*expected()]
 
 
 def test_processes(tmp_path):
     text = "def part(number): return share(number, 4)\n"
-    each = "".join("  " + line for line in (AFFINE + BLOCKS["each"]).splitlines(keepends=True))
     shows = (
         'if __name__ == "__main__":\n results = []\n for src, diff_dst in map(part, range(4)):\n'
-        f"{each}  results.append((dst, diff_src))\n"
+        f"{indent(AFFINE + BLOCKS['each'], '  ')}  results.append((dst, diff_src))\n"
         " joined = [np.concatenate(each) for each in zip(*results)]\n"
         " print(digest(statistics), digest_of_arrays(*joined, diff_gamma, diff_beta))\n"
     )
@@ -84,9 +91,8 @@ def test_dask(tmp_path):
         " import dask\n"
         " delayed_parts = [dask.delayed(share)(k, 4)[0] for k in range(4)]\n"
     )
-    block = "".join(" " + line for line in BLOCKS["dask"].splitlines(keepends=True))
     shows = " print(digest(statistics))\n client.close()\n"
-    assert run(tmp_path, text + block + shows) == [expected()[0]]
+    assert run(tmp_path, text + indent(BLOCKS["dask"], " ") + shows) == [expected()[0]]
 
 
 @pytest.mark.suites
@@ -99,33 +105,28 @@ def test_torch(tmp_path):
         " distributed.init_process_group('gloo', init_method=address, rank=number, world_size=2)\n"
         " src, _ = share(number, 2)\n"
     )
-    block = "".join(" " + line for line in BLOCKS["torch"].splitlines(keepends=True))
     shows = (
         " if number == 0: print(digest(statistics))\n"
         "if __name__ == '__main__':\n"
         f" mp.spawn(rank, ('file://{tmp_path}/meeting',), nprocs=2)\n"
     )
-    assert run(tmp_path, text + block + shows) == [expected()[0]]
-
-
-MPI = ["mpiexec", "-n", "2", sys.executable, "-m", "mpi4py"]
+    assert run(tmp_path, text + indent(BLOCKS["torch"], " ") + shows) == [expected()[0]]
 
 
 @pytest.mark.parametrize(
     ("command", "words"),
-    [([sys.executable], []), ([sys.executable], ["--processes", "3"]), (MPI, [])],
+    [
+        ([sys.executable], []),
+        ([sys.executable], ["--processes", "3"]),
+        pytest.param(mpi(2), [], marks=needs_mpi),
+    ],
     ids=["one", "pool", "ranks"],
 )
 def test_the_example_prints_the_digest_that_the_docs_have(command, words):
-    if command is MPI and not (shutil.which("mpiexec") and importlib.util.find_spec("mpi4py")):
-        pytest.skip("needs mpiexec and mpi4py")
-    results = subprocess.run(
-        [*command, str(ROOT / "examples" / "several_machines.py"), *words],
-        capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **OPEN_MPI},
-    )  # fmt: skip
-    assert results.returncode == 0, results.stderr
+    results = printed([*command, ROOT / "examples" / "several_machines.py", *words])
     page = (ROOT / "docs" / "examples.md").read_text()
-    digests = re.findall(r"^\d \w+: ([0-9a-f]{16})$", page + results.stdout, re.MULTILINE)
+    digests = re.findall(r"^\d \w+: ([0-9a-f]{16})$", page, re.MULTILINE)
+    digests += [word for word in results if re.fullmatch("[0-9a-f]{16}", word)]
     assert len(digests) == 3
     assert len({*digests}) == 1
 

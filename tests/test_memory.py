@@ -2,40 +2,32 @@
 
 import shutil
 import subprocess
-import sys
 import sysconfig
 
 import numpy as np
 import pytest
+from needs import needs_linux
 from processes import python, python_code
 from tree import PROGRAMS
 
 import bn_ext
 
-GUARDED, NO_MEMORY = PROGRAMS / "guarded.py", PROGRAMS / "no_memory.py"
+BEST = bn_ext.get_isa()
+#: Levels and cache sizes, but for the quick ones.
+OTHERS = [(BEST, "4096 4096"), *((isa, "0 0") for isa in bn_ext.available_isas() if isa != BEST)]
+SLOW = [pytest.param(*machine, marks=pytest.mark.slow) for machine in OTHERS]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's mprotect")
-@pytest.mark.parametrize(
-    ("isa", "caches"),
-    [
-        (bn_ext.get_isa(), "0 0"),
-        pytest.param(bn_ext.get_isa(), "4096 4096", marks=pytest.mark.slow),
-        *(
-            pytest.param(isa, "0 0", marks=pytest.mark.slow)
-            for isa in bn_ext.available_isas()
-            if isa != bn_ext.get_isa()
-        ),
-    ],
-)
+@needs_linux
+@pytest.mark.parametrize(("isa", "caches"), [(BEST, "0 0"), *SLOW])
 def test_guard_pages(isa, caches):
     pytest.importorskip("ml_dtypes")
-    done = python("-X", "faulthandler", GUARDED, isa, *caches.split(), timeout=None)
+    done = python("-X", "faulthandler", PROGRAMS / "guarded.py", isa, *caches.split(), timeout=None)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("calls\n")
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux's mprotect")
+@needs_linux
 def test_the_guards_are_there():
     program = f"""
 import sys
@@ -46,7 +38,7 @@ guarded.Region(1).memory[guarded.PAGE * 2]
     assert python_code(program).returncode < 0  # killed by a signal
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="preloads a malloc")
+@needs_linux
 @pytest.mark.skipif(
     bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
     reason="free-threaded Python does not support PYTHONMALLOC=malloc",
@@ -56,15 +48,13 @@ def test_every_allocation_may_fail(tmp_path):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
-    library = tmp_path / "fail_malloc.so"
-    source = PROGRAMS / "fail_malloc.c"
-    built = subprocess.run(
-        [compiler, "-O1", "-shared", "-fPIC", str(source), "-o", str(library)], capture_output=True
-    )
-    if built.returncode:
+    library, source = str(tmp_path / "fail_malloc.so"), str(PROGRAMS / "fail_malloc.c")
+    flags = ["-O1", "-shared", "-fPIC"]
+    if subprocess.run([compiler, *flags, source, "-o", library], capture_output=True).returncode:
         pytest.skip("no glibc to build against")
-    preloaded = {"LD_PRELOAD": str(library)}
-    done = python(NO_MEMORY, timeout=None, PYTHONMALLOC="malloc", **preloaded)
+    done = python(
+        PROGRAMS / "no_memory.py", timeout=None, PYTHONMALLOC="malloc", LD_PRELOAD=library
+    )
     assert done.returncode == 0, done.stderr
     assert "allocations failed" in done.stdout
 
@@ -81,22 +71,10 @@ def test_more_than_2_to_the_31_elements(data_format):
     positions = diff_dst if data_format == "NXC" else diff_dst[0].T
     positions[-1] = 1
     ones = np.ones(channels, np.float32)
-    results = bn_ext.batch_norm_backward(
-        src, diff_dst, 0 * ones, ones, 2 * ones, epsilon=0.0, data_format=data_format,
-        is_training=False, out=(diff_dst, None, None),
-    )  # fmt: skip
+    arguments = src, diff_dst, 0 * ones, ones, 2 * ones
+    options = {"data_format": data_format, "is_training": False, "out": (diff_dst, None, None)}
+    results = bn_ext.batch_norm_backward(*arguments, epsilon=0.0, **options)
     assert (results.diff_beta == np.float32(0.5 * n + 0.5)).all()
     assert (results.diff_gamma == np.float32(0.5 * n + 0.5)).all()
     assert (positions[-1].astype(np.float32) == 2).all()
     assert (positions[:-1:1009].astype(np.float32) == 1).all()
-
-
-@pytest.mark.huge
-def test_more_than_2_to_the_32_elements_by_strides_of_0():
-    """Views that repeat one row: many elements in little memory. Only sums are computed."""
-    n, channels = 2**32 // 128 + 3, 128
-    row = np.arange(channels, dtype=np.float32)
-    src = np.broadcast_to(row, (n, channels))
-    statistics = bn_ext.Statistics(src)
-    np.testing.assert_allclose(statistics.mean, row, rtol=1e-6)
-    assert (statistics.count, statistics.variance.max()) == (n, 0)

@@ -66,18 +66,13 @@ def test_a_wrong_bit_is_found(kernel, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("got", "wanted", "at"),
-    [
-        ([0.0, -0.0], [0.0, 0.0], 1),
-        ([-0.0, 1.0], [-0.0, 2.0], 1),
-        ([np.nan, 1.0], [-np.nan, 2.0], 1),
-        ([1.0, np.nan, 3.0], [1.0, 2.0, 2.0], 1),
-    ],
+    ("got", "wanted"),
+    [([0.0, -0.0], [0.0, 0.0]), ([np.nan, 1.0], [-np.nan, 2.0]), ([1.0, np.nan], [1.0, 2.0])],
 )
-def test_a_wrong_bit_is_found_where_it_is(got, wanted, at):
+def test_a_wrong_bit_is_found_where_it_is(got, wanted):
     """== would not do: zeros of either sign are equal, and NaN is not equal to itself."""
     got, wanted = np.array([got]), np.array([wanted])
-    with pytest.raises(kernels.WrongBitsError, match=rf"here: at \(0, {at}\) got .*, expected"):
+    with pytest.raises(kernels.WrongBitsError, match=r"here: at \(0, 1\) got .*, expected"):
         kernels.demand(got, wanted, "here")
     kernels.demand(wanted, wanted.copy(), "here")
 

@@ -15,7 +15,6 @@ pytestmark = [needs_openmp, needs_linux]
 
 @pytest.fixture(scope="module")
 def teams(tmp_path_factory):
-    """The library of teams.c."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:
         pytest.skip("no C compiler")

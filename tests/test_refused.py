@@ -7,7 +7,6 @@ memory, test_specs.py what operators of a specification refuse in words of their
 import array
 import re
 from importlib.util import find_spec
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -34,19 +33,18 @@ def row(names, kind, message, **change):
     return Row([names] if isinstance(names, str) else [*names], kind, message, change)
 
 
-def each(names, kind, argument, message, *values, **change):
+def rows(names, kind, argument, message, *values, **change):
     """A row for each value of an argument, whose name begins the message."""
     message = f"^{argument}: {message}"
     return [row(names, kind, message, **change, **{argument: value}) for value in values]
 
 
-def of(name, change=lambda a: a):
+def take(name, change=lambda a: a):
     """What becomes of one of the problem's arrays."""
     return lambda q: change(getattr(q, name))
 
 
 def swapped(a):
-    """In the other byte order."""
     return a.astype(a.dtype.newbyteorder())
 
 
@@ -146,31 +144,30 @@ def cast(a, kind):
 
 
 def of_operand(name, operand):
-    """What is refused in the place of any operand."""
     like = "src" if operand == "src" else "tensor" if operand in LIKE_SRC else "vector"
     for dims in SHAPES[like]:
-        wrong = of(operand, lambda a, dims=dims: np.ones(dims, a.dtype))
-        yield from each(name, ValueError, operand, f".*got (shape )?{re.escape(str(dims))}", wrong)
+        wrong = take(operand, lambda a, dims=dims: np.ones(dims, a.dtype))
+        yield from rows(name, ValueError, operand, f".*got (shape )?{re.escape(str(dims))}", wrong)
     for kind in WRONG_DTYPES:
-        wrong = of(operand, lambda a, kind=kind: cast(a, kind))
-        yield from each(name, TypeError, operand, f".*float.*, got {np.dtype(kind)}", wrong)
+        wrong = take(operand, lambda a, kind=kind: cast(a, kind))
+        yield from rows(name, TypeError, operand, f".*float.*, got {np.dtype(kind)}", wrong)
     strings = np.full(3, "1", TEXTS)
-    yield from each(name, TypeError, operand, rf"expected float.*, got {GOT_TEXTS}$", strings)
+    yield from rows(name, TypeError, operand, rf"expected float.*, got {GOT_TEXTS}$", strings)
     order = rf"expected native byte order, got .f4; pass np.asarray\({operand}, np.float32\)$"
-    yield from each(name, TypeError, operand, order, of(operand, swapped))
+    yield from rows(name, TypeError, operand, order, take(operand, swapped))
     no_array = [np.array("a"), "abc", b"abc", 1.0, np.float32(1), object(), {1: 2}, range(3)]
     no_array += [] if operand in [*AFFINE, *SECOND[1:]] else [None]
-    yield from each(name, TypeError, operand, "expected ", *no_array)
+    yield from rows(name, TypeError, operand, "expected ", *no_array)
     if operand in LIKE_SRC[1:]:
-        wide = of(operand, lambda a: a.astype(np.float64))
-        yield from each(name, TypeError, operand, "expected float32, like src, got float64", wide)
-    masked = of(operand, lambda a: np.ma.masked_greater(a, 0))
+        wide = take(operand, lambda a: a.astype(np.float64))
+        yield from rows(name, TypeError, operand, "expected float32, like src, got float64", wide)
+    masked = take(operand, lambda a: np.ma.masked_greater(a, 0))
     named = rf"{LOST}; pass {operand}.filled\(value\)$"
-    yield from each(name, TypeError, operand, named, masked)
-    yield from each(name, TypeError, operand, f"{LOST}$", [MASKED], MASK_BEHIND)
+    yield from rows(name, TypeError, operand, named, masked)
+    yield from rows(name, TypeError, operand, f"{LOST}$", [MASKED], MASK_BEHIND)
     moved = "this .*Odd cannot be viewed as a NumPy array: it is not in CPU memory; copy it"
-    yield from each(name, TypeError, operand, moved, ON_DEVICE)
-    yield from each(name, TypeError, operand, "expected ", PRETENDER)
+    yield from rows(name, TypeError, operand, moved, ON_DEVICE)
+    yield from rows(name, TypeError, operand, "expected ", PRETENDER)
 
 
 def out_with(name, k, change):
@@ -184,7 +181,6 @@ def out_with(name, k, change):
 
 
 def of_result(name, k, result):
-    """What is refused in the place of any result."""
     like_src = RESULTS[name][result] == "src"
     which = f"{result} in out" if len(RESULTS[name]) > 1 else "out"
     for operand in OPERANDS[name]:
@@ -219,7 +215,7 @@ def of_result(name, k, result):
         yield row(name, kind, message, out=out_with(name, k, change))
     message = rf"^out: expected \({', '.join(RESULTS[name])}\), .*, got "
     if len(RESULTS[name]) > 1 and k == 0:
-        yield from each(name, TypeError, "out", message[6:], np.zeros((3, 5)), 1, "abc")
+        yield from rows(name, TypeError, "out", message[6:], np.zeros((3, 5)), 1, "abc")
         for n in (0, 1, 2, 4):
             yield row(name, ValueError, f"{message}a sequence of length {n}$", out=(None,) * n)
 
@@ -230,8 +226,6 @@ OF_ARRAYS = [
       for row in of_result(name, k, a)),
 ]  # fmt: skip
 
-# ---- options ------------------------------------------------------------------------------
-
 NUMBER = [None, "1e-3", b"1", [1.0], 1j, object(), np.complex128(1), np.array(1j),
           np.timedelta64(1, "s"), np.array("1e-3", object), np.array("1e-3"), np.ones(1),
           np.ones(2), np.void(b"12"), shared(), UNTOLD]  # fmt: skip
@@ -241,33 +235,30 @@ FORMAT = ["NWHC", "nxc", "", 3, ["NXC"], np.array(["NXC", "NCX"]), "x" * 10_000,
 FOUR = ["running_mean", "running_variance", "exponential_avg_factor", "correction"]
 WITH_EPSILON = [*RESULTS]
 OF_OPTIONS = [
-    *each(WITH_EPSILON, TypeError, "epsilon", "expected a real number, got", *NUMBER),
-    *each(WITH_EPSILON, ValueError, "epsilon", "expected a finite number >= 0, got",
+    *rows(WITH_EPSILON, TypeError, "epsilon", "expected a real number, got", *NUMBER),
+    *rows(WITH_EPSILON, ValueError, "epsilon", "expected a finite number >= 0, got",
           -1e-9, np.inf, -np.inf, np.nan, 10**400, 10**5000),
-    *each(ANY, TypeError, "num_threads", "expected an integer or None, got",
+    *rows(ANY, TypeError, "num_threads", "expected an integer or None, got",
           1.0, "2", [1], 2.5, shared()),
-    *each(ANY, ValueError, "num_threads", "expected at least 1, got",
+    *rows(ANY, ValueError, "num_threads", "expected at least 1, got",
           0, -1, -(2**70), -(10**400), -(10**5000)),
-    *each(ANY, ValueError, "data_format",
+    *rows(ANY, ValueError, "data_format",
           "expected 'NXC' or 'NCX', or a name .* such as 'NHWC' or 'NCHW', got", *FORMAT),
     *(row(ANY, ValueError, rf"^data_format: .* got '{near}'; did you mean '{name}'\?$",
           data_format=near)
       for near, name in (("nchw", "NCHW"), ("Nxc", "NXC"), ("Channels_Last", "channels_last"))),
-    *each(ANY, ValueError, "data_format",
+    *rows(ANY, ValueError, "data_format",
           r".* src has shape \(6, 4, 5\); it is missing and has no default$", None),
-    *each(ANY, ValueError, "data_format",
+    *rows(ANY, ValueError, "data_format",
           r"expected a format for 3 axes, since src has shape .*, got one for [245];",
           "NC", "NHWC", "NCHW", "NDHWC", "NCDHW"),
     *(row for flag in ("is_training", "param_grads", "relu", "diff_src_1", "exact")
-      for row in each(ANY, TypeError, flag, "expected True or False, got", *FLAG)),
-    *each("backward", TypeError, "is_training", "expected True or False", 2, data_format="NHWC"),
+      for row in rows(ANY, TypeError, flag, "expected True or False, got", *FLAG)),
+    *rows("backward", TypeError, "is_training", "expected True or False", 2, data_format="NHWC"),
 ]  # fmt: skip
-
-# ---- running statistics -------------------------------------------------------------------
 
 
 def running(**changed):
-    """Running statistics, but for those that are changed."""
     right = {name: lambda q, name=name: four(q)[name] for name in FOUR}
     return {**right, **changed}
 
@@ -288,38 +279,38 @@ OF_STATISTICS = [
         (TypeError, rf"^running_mean: expected {FLOATS}, got {GOT_TEXTS}$",
          {"running_mean": np.full(5, "1", TEXTS)}),
         (TypeError, "^running_mean: expected native byte order, got .f4$",
-         {"running_mean": of("mean", swapped)}),
+         {"running_mean": take("mean", swapped)}),
         (TypeError, "^running_mean: expected a numpy.ndarray, got list$",
          {"running_mean": [0] * 5}),
         (ValueError, r"^running_variance: expected shape \(5,\), .*, got \(4,\)",
          {"running_variance": np.ones(4)}),
         (ValueError, "^running_mean: expected a writable array",
-         {"running_mean": of("mean", read_only)}),
+         {"running_mean": take("mean", read_only)}),
         (ValueError, "^running_mean: shares memory with running_variance$",
-         dict.fromkeys(FOUR[:2], of("mean"))),
+         dict.fromkeys(FOUR[:2], take("mean"))),
         (ValueError, "^mean in out: shares memory with running_mean$",
-         {"running_mean": of("mean"), "out": lambda q: (None, q.mean, None)}),
+         {"running_mean": take("mean"), "out": lambda q: (None, q.mean, None)}),
         (ValueError, "^src: expected more than one element in each channel with correction=1, "
-         "got one; leave", {"src": of("src", lambda a: a[:1, :1]), "out": None}),
+         "got one; leave", {"src": take("src", lambda a: a[:1, :1]), "out": None}),
         *((ValueError, f"^{name}: shares memory with {other}$",
-           {"src_1": of("src_1"), name: of(other, lambda a: a.reshape(-1)[:5])})
+           {"src_1": take("src_1"), name: take(other, lambda a: a.reshape(-1)[:5])})
           for name in FOUR[:2] for other in ("src", "gamma", "beta", "src_1")),
     )),
 ]  # fmt: skip
 
 # ---- what is fused, and its gate --------------------------------------------------------------
 
-DST, BETA, WORKSPACE = ({"relu": True, name: of(name)} for name in ("dst", "beta", "workspace"))
+DST, BETA, WORKSPACE = ({"relu": True, name: take(name)} for name in ("dst", "beta", "workspace"))
 EXACTLY = "^beta, dst and workspace: expected exactly one of them with relu=True, got "
 OF_GATES = [
     row(FORWARD, TypeError, "^src_1: expected float32, like src, got float64; pass np.asarray",
-        src_1=of("src_1", lambda a: a.astype(float))),
+        src_1=take("src_1", lambda a: a.astype(float))),
     row(FORWARD, ValueError, r"^src_1: expected shape \(6, 4, 5\), like src, got \(5, 4, 6\)$",
-        src_1=of("src_1", np.transpose)),
+        src_1=take("src_1", np.transpose)),
     row(WITH_WORKSPACE, TypeError, rf"^workspace: expected uint8, got {GOT_TEXTS}$", relu=True,
         workspace=np.full(15, "1", TEXTS)),
     row(FORWARD, ValueError, "^relu: expected True with workspace, got False; pass .* no worksp",
-        workspace=of("workspace")),
+        workspace=take("workspace")),
     *(row(BACKWARD, ValueError, "^out: expected None for diff_gamma and diff_beta",
           param_grads=False, out=lambda q, k=k: (None, *((q.mean, None)[::k])))
       for k in (1, -1)),
@@ -330,7 +321,7 @@ OF_GATES = [
     row(GATED, ValueError, EXACTLY + "beta and dst$", **{**BETA, **DST}),
     row(GATED, ValueError, EXACTLY + "beta and dst and workspace$", **{**BETA, **DST, **WORKSPACE}),
     *(row(GATED, ValueError, f"^relu: expected True with {gate}, got False; pass .* no {gate}$",
-          **{gate: of(gate)}) for gate in ("beta", "dst", "workspace")),
+          **{gate: take(gate)}) for gate in ("beta", "dst", "workspace")),
     row(BACKWARD, ValueError, "^diff_src_1: expected relu=True with dst or workspace, got relu=F",
         diff_src_1=True, out=None),
     row(BACKWARD, ValueError, "^diff_src_1: expected .* got beta, which says nothing of src_1$",
@@ -338,11 +329,11 @@ OF_GATES = [
     row("GradientSums", ValueError, "^variance: expected an array, .*beta is given; got None$",
         epsilon=EPSILON, **BETA),
     row("GradientSums", ValueError, "^epsilon: expected a number, .*beta is given; got None$",
-        variance=of("variance"), **BETA),
+        variance=take("variance"), **BETA),
     row("GradientSums", ValueError, r"^gamma: expected shape \(5,\)",
-        gamma=of("gamma", lambda a: a[1:])),
+        gamma=take("gamma", lambda a: a[1:])),
     # ... and arguments that do not fit.
-    *(row(names, kind, f"^{name}: expected {message}", relu=True, **{name: of(name, change)})
+    *(row(names, kind, f"^{name}: expected {message}", relu=True, **{name: take(name, change)})
       for names, kind, name, message, change in (
         (BACKWARD, TypeError, "dst", "float32, like src, got float64", lambda a: a.astype(float)),
         (BACKWARD, ValueError, "dst", r"shape \(6, 4, 5\), like src, got", lambda a: a[1:]),
@@ -366,11 +357,9 @@ OF_GATES = [
         (FORWARD, ValueError, "workspace", "a writable array, got a read-only", read_only),
         (FORWARD, TypeError, "workspace", "a numpy.ndarray, got bytes", bytes))),
     row(FORWARD, ValueError, r"^workspace: expected a contiguous array, got one with strides \(2,",
-        relu=True, workspace=np.zeros(16, np.uint8)[::2], src=of("src", lambda a: a[:1, :2]),
+        relu=True, workspace=np.zeros(16, np.uint8)[::2], src=take("src", lambda a: a[:1, :2]),
         out=None),
 ]  # fmt: skip
-
-# ---- sums of all parts ------------------------------------------------------------------------
 
 
 def sums(q, rows=slice(None), channels=slice(None), kind="float32", mean=None, **options):
@@ -388,7 +377,7 @@ def of_other_channels(q, **options):
 
 
 OF_SUMS = [
-    *each("backward", TypeError, "sums", "expected GradientSums, the sum of those of all parts, ",
+    *rows("backward", TypeError, "sums", "expected GradientSums, the sum of those of all parts, ",
           np.zeros((2, 5)), lambda q: [sums(q)], 0, lambda q: sums(q, exact=True).array,
           lambda q: bn_ext.Statistics(q.src, data_format="NXC")),
     *(row("backward", ValueError, f"^sums: expected {message}",
@@ -397,15 +386,13 @@ OF_SUMS = [
           ("sums of float32 data, like src, got sums of float64 data$", {"kind": "float64"}),
           ("5 channels, got 4$", {"channels": slice(4)}),
           ("sums about this mean, .* got sums about ",
-           {"mean": of("mean", lambda a: np.nextafter(a, np.float32(9)))}),
+           {"mean": take("mean", lambda a: np.nextafter(a, np.float32(9)))}),
           ("at least 24 elements per channel, as many as this part has, got 20$",
            {"rows": slice(5)}),
           ("at least 24 elements per channel, as many as this part has, got 0$",
            {"rows": slice(0)}))),
     row("backward", ValueError, "^sums: expected 5 channels, got 4$", sums=of_other_channels),
 ]  # fmt: skip
-
-# ---- shared memory ------------------------------------------------------------------------
 
 
 def kept(q, exact):
@@ -425,18 +412,18 @@ def over_bits(q, result):
 
 
 OF_SHARING = [
-    row(TRAINING, ValueError, "^dst in out: shares memory with src_1", src_1=of("src_1"),
+    row(TRAINING, ValueError, "^dst in out: shares memory with src_1", src_1=take("src_1"),
         out=lambda q: (q.src_1[::-1], None, None)),
     row(BACKWARD, ValueError, r"^diff_src in out: shares memory with diff_src_1 in out \(allowed: "
         r"exactly the memory of src, diff_dst or dst\)$", diff_src_1=True,
         out=lambda q: (q.src_1, None, None, q.src_1), **DST),
     row(BACKWARD, ValueError, "^diff_src in out: shares memory with dst",
-        relu=True, dst=of("dst", lambda a: a[::-1]), out=lambda q: (q.dst, None, None)),
+        relu=True, dst=take("dst", lambda a: a[::-1]), out=lambda q: (q.dst, None, None)),
     *(row(name, ValueError, r"^(\w+ in )?out: shares memory with workspace|^workspace: shares mem",
           relu=True, workspace=first_bits, out=out_with(name, 0, over_bits))
       for name in WITH_WORKSPACE),
     row(FORWARD, ValueError, "^workspace: shares memory with src", relu=True, out=None,
-        workspace=of("src", lambda a: a.view(np.uint8).reshape(-1)[:21])),
+        workspace=take("src", lambda a: a.view(np.uint8).reshape(-1)[:21])),
     row("double_backward", ValueError, "^diff_src in out: shares memory with diff_diff_dst in out",
         out=lambda q: (q.src, q.src, None)),
     *(row("backward", ValueError, "^diff_gamma in out: shares memory with sums",
@@ -445,21 +432,19 @@ OF_SHARING = [
       for exact in (False, True)),
 ]  # fmt: skip
 
-# ---- objects ------------------------------------------------------------------------------
-
 CANNOT = "this .*Odd cannot be viewed as a NumPy array"
 NUMBERS = "expected an array of numbers"
 OF_OBJECTS = [
-    *each("backward", TypeError, "src", f"{CANNOT}: ", *(
+    *rows("backward", TypeError, "src", f"{CANNOT}: ", *(
         Odd(__dlpack_device__=lambda self, device=device: device)
         for device in (None, (), (1,), "ab", (None, 0), ([], 0), {}, 1, (1, 2, 3)))),
     *(row("backward", TypeError, f"^{name}: {CANNOT}: it is not in CPU memory; copy it",
           **{name: Odd(__dlpack_device__=lambda self, device=device: (device, 0))})
       for name in INPUTS for device in (2, 4, 10, 12, 14)),
-    *each("backward", TypeError, "src", f"{CANNOT}: ", *(
+    *rows("backward", TypeError, "src", f"{CANNOT}: ", *(
         Odd(__array_interface__=odd)
         for odd in ({"version": 3}, {"shape": None, "typestr": "f4", "version": 3}))),
-    *each("backward", TypeError, "src", NUMBERS, [[Odd(__array_interface__={"version": 3})]]),
+    *rows("backward", TypeError, "src", NUMBERS, [[Odd(__array_interface__={"version": 3})]]),
     row("backward", TypeError, r"^it does not want to\nsrc: this .*Odd cannot be .*; pass "
         r"src.detach\(\).view\(torch.int16\).numpy\(\).view\(ml_dtypes.bfloat16\)", src=TORCHS),
     *(row("training", TypeError, f"^dst in out: expected .*got Odd; pass {re.escape(hint)}, which",
@@ -467,29 +452,29 @@ OF_OBJECTS = [
         ("its numpy()", {}), ("its detach().numpy()", {"detach": None}),
         ("it.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16)",
          {"detach": None, "dtype": "torch.bfloat16"}))),
-    *each("backward", TypeError, "src", NUMBERS, [[1.0], [2.0, 3.0]]),
-    *each("backward", TypeError, "src", "expected float32, .*, got <U1$", ["a", "b"]),
-    *each("backward", TypeError, "diff_dst", f"{NUMBERS}: ", ([1.0], 2.0)),
-    *each("backward", TypeError, "diff_dst", "expected float64, like src, got float32",
-          of("diff_dst"), src=of("src", np.ndarray.tolist)),
-    *each("backward", TypeError, "gamma", ".* got lists nested more than 64 deep$", endless()),
-    *each("backward", TypeError, "src", "expected float32, .* or bfloat16, got",
+    *rows("backward", TypeError, "src", NUMBERS, [[1.0], [2.0, 3.0]]),
+    *rows("backward", TypeError, "src", "expected float32, .*, got <U1$", ["a", "b"]),
+    *rows("backward", TypeError, "diff_dst", f"{NUMBERS}: ", ([1.0], 2.0)),
+    *rows("backward", TypeError, "diff_dst", "expected float64, like src, got float32",
+          take("diff_dst"), src=take("src", np.ndarray.tolist)),
+    *rows("backward", TypeError, "gamma", ".* got lists nested more than 64 deep$", endless()),
+    *rows("backward", TypeError, "src", "expected float32, .* or bfloat16, got",
           np.zeros((6, 5), FALSE_BF16)),
     *(row("backward", (KeyError, TypeError), f"none of your business|^{name}: ", **{name: SILENT})
       for name in ("is_training", "epsilon", "src", "mean", "out")),
     *(row("backward", ERRORS, f"^{name}: ", **{name: UNTOLD})
       for name in ("src", "mean", "is_training", "num_threads", "data_format")),
     *(row("backward", TypeError, f"^diff_dst: expected {data}, like src, got {other}",
-          src=of("src", lambda a, data=data: a.astype(dtype(data))),
-          diff_dst=of("diff_dst", lambda a, other=other: a.astype(dtype(other))))
+          src=take("src", lambda a, data=data: a.astype(dtype(data))),
+          diff_dst=take("diff_dst", lambda a, other=other: a.astype(dtype(other))))
       for data in DATA_DTYPES for other in DATA_DTYPES if other != data),
     # Other dtypes and numbers: what to pass instead.
     *(row("backward", TypeError, rf"; pass np.asarray\({name}, np.float64\)$",
-          **{name: of(name, lambda a, kind=kind: a.astype(kind))})
+          **{name: take(name, lambda a, kind=kind: a.astype(kind))})
       for name in VECTORS for kind in (bool, np.int8, np.int64, np.longdouble)),
     *(row("backward", TypeError, f"^{name}: expected an array, got .*; np.full makes an array of",
           **{name: number}) for name in VECTORS for number in (1, 1.0, np.float32(1))),
-    *each("GradientSums", TypeError, "mean", r".*; pass np.asarray\(mean, np.float64\)$",
+    *rows("GradientSums", TypeError, "mean", r".*; pass np.asarray\(mean, np.float64\)$",
           np.arange(5), np.ones(5, np.longdouble)),
     # What no conversion helps gets no advice.
     *(row("training", TypeError, r"^(?!.*pass )src: ", src=value) for value in (
@@ -531,8 +516,6 @@ OF_ADVICE = [
           beta=None, data_format=None) for begins, values in ADVICE.items() for value in values),
 ]  # fmt: skip
 
-# ---- layouts and shapes --------------------------------------------------------------------
-
 OF_SHAPES = [
     *(row("inference", ValueError, rf"^{name}: expected shape \(3,\), one value for each channel "
           rf"on {where} of src, got {got}; src has shape {re.escape(str(dims))}$", src=ones(*dims),
@@ -549,24 +532,18 @@ OF_SHAPES = [
 REFUSED = [*OF_ARRAYS, *OF_OPTIONS, *OF_STATISTICS, *OF_GATES, *OF_SUMS, *OF_SHARING, *OF_OBJECTS,
            *OF_ADVICE, *OF_SHAPES]  # fmt: skip
 CALLS = [
-    pytest.param(name, each, id=f"{name}-{','.join(each.change)}-{each.message[:40]}")
-    for each in REFUSED
-    for name in each.names
-    if each.change.keys() <= takes(name)
+    pytest.param(name, refusal, id=f"{name}-{','.join(refusal.change)}-{refusal.message[:40]}")
+    for refusal in REFUSED
+    for name in refusal.names
+    if refusal.change.keys() <= takes(name)
 ]
 
 
-@pytest.mark.parametrize(("name", "each"), CALLS)
-def test_refused(p, name, each):
-    changed = {
-        argument: value(p) if type(value) is FunctionType else value
-        for argument, value in each.change.items()
-    }
-    if name == "inference" and isinstance(changed.get("out"), tuple):
-        changed["out"] = changed["out"][0]
-    refused(each.kind, each.message, p, name, **changed)
+@pytest.mark.parametrize(("name", "refusal"), CALLS)
+def test_refused(p, name, refusal):
+    refused(refusal.kind, refusal.message, p, name, **refusal.change)
 
 
 def test_every_row_is_called():
     called = {id(call.values[1]) for call in CALLS}
-    assert [each for each in REFUSED if id(each) not in called] == []
+    assert [refusal for refusal in REFUSED if id(refusal) not in called] == []

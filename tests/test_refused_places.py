@@ -19,7 +19,6 @@ ONES, MEAN = np.ones(COUNT), np.zeros(COUNT)
 
 
 def changed(array, place, value):
-    """A copy in which the last axis has another value at this place."""
     array = np.array(array)
     array[..., place] = value
     return array
@@ -57,11 +56,6 @@ def layer_with(c, mode="eval"):
     return layer
 
 
-def inference(variance):
-    with np.errstate(invalid="raise"):
-        return bn_ext.batch_norm_inference(X, MEAN, variance, epsilon=0.5)
-
-
 IMPOSSIBLE = "^(array|sums): the integers of channel {} are impossible"
 #: What is refused of a channel: the message; ways to be refused.
 OF_CHANNELS = {
@@ -89,15 +83,7 @@ OF_CHANNELS = {
         mode: lambda c, mode=mode: layer_with(c, mode).forward(X) for mode in ("eval", "freeze")}),
     "a loaded variance": ("^running_var: expected at least 0, got array", {
         "load": lambda c: bn_ext.BatchNorm(COUNT).load_state_dict(layer_with(c).state_dict())}),
-    "a root of a negative number": ("invalid value encountered in sqrt", {
-        kind: lambda c, kind=kind: inference(changed(ONES, c, -1).astype(kind))
-        for kind in ("f2", "f4", "f8")}),
-    "the same with gaps": ("invalid value encountered in sqrt", {
-        kind: lambda c, kind=kind: inference(
-            np.repeat(changed(ONES, c, -1), 2).astype(kind)[::2]) for kind in ("f4", "f8")}),
 }  # fmt: skip
-
-# ---- axes, elements, words, chunks ------------------------------------------------------------
 
 DIMS = 4, 3, 6, 5
 SRC = np.random.default_rng(0).standard_normal(DIMS)
@@ -110,12 +96,10 @@ def backward(**arguments):
 
 
 def longer(k):
-    """One more along an axis."""
     return np.ones([n + (axis == k) for axis, n in enumerate(DIMS)])
 
 
 def overlapping(k):
-    """Memory in which an axis has no stride."""
     strides = [s * (axis != k) for axis, s in enumerate(SRC.strides)]
     return np.lib.stride_tricks.as_strided(SRC.copy(), DIMS, strides)
 
@@ -199,5 +183,5 @@ CASES = [
     [pytest.param(*case, id=f"{name}-{case[-1]}") for name, *case in CASES],
 )
 def test_a_fault_anywhere_is_refused(message, call, place):
-    with pytest.raises((TypeError, ValueError, FloatingPointError), match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         call(place)

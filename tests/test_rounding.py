@@ -23,11 +23,6 @@ def as_doubles(values):
         return values.astype(np.float64)
 
 
-def same(got, want):
-    """Equal, or both NaN."""
-    return bool(((got == want) | (np.isnan(got) & np.isnan(want))).all())
-
-
 @pytest.mark.parametrize("name", SHORT)
 def test_every_pattern_up(isa, name):
     values = all_patterns(name)
@@ -36,8 +31,10 @@ def test_every_pattern_up(isa, name):
     for length in (1 << 16, (1 << 16) - 1):  # whole registers, and an edge
         arguments = np.broadcast_to(one, (1, length)), values[None, :length]
         want = as_doubles(values[:length])
-        assert same(bn_ext.GradientSums(*arguments, zeros[:length])._sums[0], want)
-        assert same(bn_ext.GradientSums(*arguments[::-1], zeros[:length])._sums[1], want)
+        for k in (0, 1):
+            sums = bn_ext.GradientSums(*arguments, zeros[:length])._sums
+            np.testing.assert_array_equal(sums[k], want)
+            arguments = arguments[::-1]
 
 
 def boundaries(name):
@@ -55,18 +52,14 @@ def around_every_boundary(name, wide):
     assert (halfway == (values[1:] + values[:-1]) / 2).all()
     below, above = np.arange(len(values) - 1), np.arange(1, len(values))
     even = np.where(below % 2 == 0, below, above)
-    cases = [
-        (halfway, even),
-        (np.nextafter(halfway, wide(0)), below),
-        (np.nextafter(halfway, wide(np.inf)), above),
-        (values[:-1].astype(wide), below),
-    ]
-    numbers = np.concatenate([number for number, _ in cases])
-    patterns = np.concatenate([pattern for _, pattern in cases]).astype(np.uint16)
+    # Each number, and the pattern that it rounds to.
+    cases = (halfway, even), (np.nextafter(halfway, wide(0)), below)
+    cases += (np.nextafter(halfway, wide(np.inf)), above), (values[:-1].astype(wide), below)
+    numbers, patterns = map(np.concatenate, zip(*cases, strict=True))
     extremes = np.array([np.finfo(wide).max, np.inf, np.finfo(wide).smallest_subnormal, 0], wide)
     infinite = (1 << 15) - (1 << (10 if name == "float16" else 7))
     numbers = np.concatenate([numbers, extremes])
-    patterns = np.concatenate([patterns, np.array([infinite, infinite, 0, 0], np.uint16)])
+    patterns = np.concatenate([patterns, [infinite, infinite, 0, 0]]).astype(np.uint16)
     return np.concatenate([numbers, -numbers]), np.concatenate([patterns, patterns | 0x8000])
 
 
@@ -78,10 +71,8 @@ def test_every_boundary_down_in_the_kernel(isa, name):
     ones, zeros = np.ones(n, np.float32), np.zeros(n, np.float32)
     for length in (n, n - 1, n - 13):
         diff_dst = np.ones((1, length), dtype(name))
-        grads = bn_ext.batch_norm_backward(
-            diff_dst, diff_dst, zeros[:length], ones[:length], gamma[:length],
-            epsilon=0.0, is_training=False,
-        )  # fmt: skip
+        arguments = diff_dst, diff_dst, *(a[:length] for a in (zeros, ones, gamma))
+        grads = bn_ext.batch_norm_backward(*arguments, epsilon=0.0, is_training=False)
         assert (grads.diff_src[0].view(np.uint16) == want[:length]).all()
 
 

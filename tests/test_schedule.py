@@ -28,17 +28,6 @@ def test_inside_another_region():
     assert run("threads", "fewer_within_a_region") == [1, 1]
 
 
-def test_never_more_than_tasks(rng):
-    assert threads_used(Problem(rng, (1, 8), "NXC"), num_threads=16) == 1
-    assert [*_core.last_call().values()][:2] == [1, 1]
-
-
-@needs_openmp
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_as_many_as_told(rng, k):
-    assert threads_used(Problem(rng, (40000, 4), "NXC"), num_threads=k) == k
-
-
 @needs_openmp
 def test_a_million():
     """At most 1024 threads are started, whatever num_threads says."""

@@ -1,11 +1,11 @@
 """A clone: its import, compiled or not, and the versions of its linters."""
 
-import ast
 import errno
 import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -54,7 +54,7 @@ def test_in_the_fast_tests_each_two_values_meet():
     cube = [Item("f", n=n, k=k, s=s) for n, k, s in itertools.product(names, kinds, sizes)]
     plane = [Item("g", n=n, k=k) for n, k in itertools.product(names, kinds)]
     beyond = load(ROOT / "tests" / "conftest.py").beyond_pairs([*cube, *plane])
-    kept = [each.callspec.params for each in cube if each not in beyond]
+    kept = [item.callspec.params for item in cube if item not in beyond]
     assert not beyond & {*plane}
     assert len(kept) <= 15
     for one, other in itertools.combinations("nks", 2):
@@ -62,28 +62,15 @@ def test_in_the_fast_tests_each_two_values_meet():
         assert len(met) == len({(e.callspec.params[one], e.callspec.params[other]) for e in cube})
 
 
-def asks_for_a_team(node):
-    """Does code name a number of threads that is not 1?"""
-    pairs = [(each.arg, each.value) for each in ast.walk(node) if isinstance(each, ast.keyword)]
-    for each in ast.walk(node):
-        if isinstance(each, ast.Dict):
-            names = [getattr(key, "value", None) for key in each.keys]
-            pairs += zip(names, each.values, strict=True)
-    values = [value for name, value in pairs if name == "num_threads"]
-    return any(not (isinstance(v, ast.Constant) and v.value in (0, 1)) for v in values)
-
-
 def test_each_test_of_teams_says_how_many_threads_it_had():
     """Of one thread, it would say nothing."""
+    asks = re.compile(r'num_threads"?\]?[=:](?! *[01]\b)')
+    tells = re.compile(r"team_of|threads_used|last_call|assert_right")
     silent = []
     for path in (ROOT / "tests").glob("test_*.py"):
-        text = path.read_text(encoding="utf-8")
-        for node in ast.parse(text).body:
-            is_test = isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-            if is_test and asks_for_a_team(node):
-                code = ast.get_source_segment(text, node)
-                if not re.search(r"team_of|threads_used|last_call|assert_right", code):
-                    silent.append(f"{path.name}: {node.name}")
+        tests = re.split(r"^(?=\S)", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        named = [text for text in tests if text.startswith("def test_")]
+        silent += [text for text in named if asks.search(text) and not tells.search(text)]
     assert silent == []
 
 
@@ -123,63 +110,52 @@ def clone(tmp_path):
     return tmp_path
 
 
-def core_of(clone):
-    return clone / "bn_ext" / Path(_core.__file__).name
-
-
-def imported(clone, *options):
-    """Import bn_ext in the clone and print its folder: (status, output, errors)."""
-    code = "import bn_ext; print(bn_ext.__path__[0])"
-    done = python(*options, "-c", code, cwd=clone, PYTHONPATH=None, PYTHONSAFEPATH=None)
-    return done.returncode, done.stdout.strip(), done.stderr
-
-
 def test_a_built_clone_imports_silently(clone):
-    assert imported(clone) == (0, str(clone / "bn_ext"), "")
+    assert imported(clone) == (0, f"{clone / 'bn_ext'}\n", "")
 
 
-@pytest.mark.parametrize("options", [[], ["-S"]], ids=["", "without NumPy"])
-def test_an_unbuilt_clone_says_what_to_run(clone, options):
-    core_of(clone).unlink()
-    status, _, printed = imported(clone, *options)
-    assert status == 1
-    assert "ModuleNotFoundError" not in printed
-    python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
-    assert printed.splitlines()[-1] == (
-        f"ImportError: bn_ext in {clone} is source code that has not been compiled for {python}: "
-        "run 'python -m pip install -e .' there, or start Python in another folder to import an "
-        "installed bn_ext"
-    )
+def imported(folder, *options, path=None):
+    """Import bn_ext in a folder and print where it is: (status, output, errors)."""
+    code = "import bn_ext; print(bn_ext.__path__[0])"
+    done = python(*options, "-c", code, cwd=folder, PYTHONPATH=path, PYTHONSAFEPATH=None)
+    return done.returncode, done.stdout, done.stderr
 
 
-def test_an_installed_package_without_its_core(clone):
-    core_of(clone).unlink()
-    for sources in "src_c", "bn_ext/_core_src":
-        shutil.rmtree(clone / sources)
-    status, _, printed = imported(clone)
-    assert status == 1
-    assert printed.splitlines()[-1].startswith(f"ImportError: bn_ext in {clone} has no compiled")
+VERSION = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+UNBUILT = (
+    f"ImportError: bn_ext in {{}} is source code that has not been compiled for {VERSION}: run "
+    "'python -m pip install -e .' there, or start Python in another folder to import an installed "
+    "bn_ext"
+)
+#: How a package has no core, and what it says.
+WITHOUT_CORE = {
+    "unbuilt": UNBUILT,
+    "unbuilt, without NumPy": UNBUILT,
+    "installed": f"ImportError: bn_ext in {{}} has no compiled part for {VERSION}: reinstall it",
+    "within, another import fails": "ModuleNotFoundError: No module named 'no_such_module'",
+}
+
+
+@pytest.mark.parametrize("kind", WITHOUT_CORE)
+def test_a_package_without_its_core_says_what_to_do(clone, kind):
+    (clone / "bn_ext" / Path(_core.__file__).name).unlink()
+    if kind == "installed":
+        for sources in "src_c", "bn_ext/_core_src":
+            shutil.rmtree(clone / sources)
+    elif kind == "within, another import fails":
+        (clone / "bn_ext" / "_core.py").write_text("import no_such_module")
+    status, _, printed = imported(clone, *["-S"] * (kind == "unbuilt, without NumPy"))
+    assert (status, printed.splitlines()[-1]) == (1, WITHOUT_CORE[kind].format(clone))
+    assert printed.count("ModuleNotFoundError") == (kind == "within, another import fails")
 
 
 def test_a_package_in_a_zip(clone):
     """Such as of zipapp, or Spark's py-files; the compiled part is there."""
-    path = clone / "app.zip"
-    shutil.make_archive(clone / "app", "zip", clone, "bn_ext")
-    done = python(
-        "-c", f"import sys; sys.path.insert(0, {str(path)!r}); import bn_ext", cwd=clone / "src_c"
+    path = shutil.make_archive(clone / "app", "zip", clone, "bn_ext")
+    message = "compiled modules cannot be imported from a zip; unpack it"
+    assert imported(clone / "src_c", path=path)[2].splitlines()[-1] == (
+        f"ImportError: bn_ext in {path}: {message}"
     )
-    assert done.stderr.splitlines()[-1] == (
-        f"ImportError: bn_ext in {path}: compiled modules cannot be imported from a zip; unpack it"
-    )
-
-
-def test_other_missing_modules_keep_their_names(clone):
-    """An import that fails within the core does not count as a missing core."""
-    core_of(clone).unlink()
-    (clone / "bn_ext" / "_core.py").write_text("import no_such_module")
-    status, _, printed = imported(clone)
-    assert status == 1
-    assert printed.splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_module'"
 
 
 #: The folders of src_c, lowest floor first.
@@ -187,7 +163,7 @@ FLOORS = [["base"], ["kernels", "threads"], ["operations", "exact"], ["call"], [
 
 
 def test_folders_of_c_include_only_from_floors_below():
-    floor = {folder: height for height, each in enumerate(FLOORS) for folder in each}
+    floor = {folder: height for height, names in enumerate(FLOORS) for folder in names}
     sources = [path for path in (ROOT / "src_c").rglob("*") if path.is_file()]
     assert {path.relative_to(ROOT / "src_c").parts[0] for path in sources} == floor.keys()
     for path in sources:
@@ -205,67 +181,72 @@ def test_every_mutant_has_its_place(monkeypatch, capsys):
     assert len(mutate.table()) <= 200
 
 
+PYTHON = "def f():\n    return 1\n\n\ndef g():\n    return 1\n"
+C = """int f(void)
+{
+    return 1;
+}
+
+int g(void) {
+    if (x) return 1;
+    return 1;
+}
+#define F \\
+    return 1
+#define G return 1
+"""
+
+
 @pytest.mark.parametrize(
-    ("file", "text", "name", "broken"),
+    ("file", "name", "broken"),
     [
-        (
-            "a.py",
-            "def f():\n    return 1\n\n\ndef g():\n    return 1\n",
-            "g",
-            "g():\n    return 2\n",
-        ),
-        (
-            "a.c",
-            "int f(void)\n{\n    return 1;\n}\n\nint g(void) {\n    return 1;\n}\n",
-            "f",
-            "f(void)\n{\n    return 2",
-        ),
-        ("a.c", "#define F \\\n    return 1\n#define G return 1\n", "G", "#define G return 2"),
-        ("a.py", "def f():\n    return 1\n", "g", "no definition of g"),
-        ("a.py", "def f():\n    return 3\n", "f", "0 places in f, not one"),
-        (
-            "a.c",
-            "int f(void) {\n    if (x) return 1;\n    return 1;\n}\n",
-            "f",
-            "2 places in f, not one",
-        ),
+        ("a.py", "g", "g():\n    return 2\n"),
+        ("a.py", "h", "no definition of h"),
+        ("a.c", "f", "f(void)\n{\n    return 2"),
+        ("a.c", "g", "2 places in g, not one"),
+        ("a.c", "G", "#define G return 2"),
+        ("a.c", "x", "no definition of x"),
     ],
 )
-def test_a_mutant_is_within_its_function(file, text, name, broken):
+def test_a_mutant_is_within_its_function(file, name, broken):
     mutate = load(ROOT / "tests" / "mutants" / "mutate.py")
     row = mutate.Mutant(file, (), name, "", "return", "1", "2", "")
-    if "not one" in broken or "no def" in broken:
-        with pytest.raises(LookupError, match=broken):
-            row.applied(text)
-    else:
-        assert broken in row.applied(text)
+    try:
+        outcome = row.applied(PYTHON if file == "a.py" else C)
+    except LookupError as error:
+        outcome = str(error)
+    assert broken in outcome
 
 
 # ---- building -----------------------------------------------------------------
 
 #: What gcc knows of the flags that would change bits or the floating-point mode.
-CFLAGS = ["-Ofast", "-ffast-math", "--fast-math", "-funsafe-math-optimizations"]
-CFLAGS += ["-fassociative-math", "-freciprocal-math", "-ffinite-math-only", "-fno-signed-zeros"]
-CFLAGS += ["-fsingle-precision-constant", "-fexcess-precision=fast", "-ffp-contract=fast"]
-CFLAGS += ["-fno-trapping-math", "-frounding-math", "-fsignaling-nans"]
+CFLAGS = shlex.split("""
+-Ofast -ffast-math --fast-math -funsafe-math-optimizations -fassociative-math -freciprocal-math
+-ffinite-math-only -fno-signed-zeros -fsingle-precision-constant -fexcess-precision=fast
+-ffp-contract=fast -fno-trapping-math -frounding-math -fsignaling-nans
+""")
 CFLAGS += ["-fopenmp"]  # BN_EXT_OPENMP says it
 CFLAGS += ["-mfpmath=387", "-mfpmath=both", "-mpc32", "-mno-sse2"] * X86
-CLANG = ["-ffp-model=fast", "-fapprox-func", "-ffp-eval-method=extended", "-fno-honor-nans"]
-CLANG += ["-fno-honor-infinities", "-fdenormal-fp-math=preserve-sign", "-mdaz-ftz"]
+CLANG = shlex.split("""
+-ffp-model=fast -fapprox-func -ffp-eval-method=extended -fno-honor-nans -fno-honor-infinities
+-fdenormal-fp-math=preserve-sign -mdaz-ftz
+""")
 #: Words that hide more flags, or files that set the mode; flags that no compiler has.
-HIDDEN = ["@flags", "-I", "@flags", "-undefined", "-mpc32", "-Xclang", "-ffast-math", "-mllvm"]
-HIDDEN += ["-fp-contract", "-specs=flags", "-wrapper", "fast,-m", "-include", "pragmas.h", "-ffoo"]
-HIDDEN += ["-Wl,@flags", "-Wl,-z,now,@flags", "-Wl,crtfastmath.o", "-Wl,--as-needed,crtfastmath.o"]
-HIDDEN += ["-Wl,-plugin,flags.so", "-l:crtfastmath.o", "crtfastmath.o", "-Wp,-ffast-math", "-O4"]
-HIDDEN += ["-Wl,-soname", "-Wl,-plugin", "-Wl,-rpath-link", "-Wl,@flags", "-Wl,-z", "-Wl,now,x.o"]
+HIDDEN = shlex.split("""
+@flags -I @flags -undefined -mpc32 -Xclang -ffast-math -mllvm -fp-contract -specs=flags -wrapper
+fast,-m -include pragmas.h -ffoo -Wl,@flags -Wl,-z,now,@flags -Wl,crtfastmath.o
+-Wl,--as-needed,crtfastmath.o -Wl,-plugin,flags.so -l:crtfastmath.o crtfastmath.o -Wp,-ffast-math
+-O4 -Wl,-soname -Wl,-plugin -Wl,-rpath-link -Wl,@flags -Wl,-z -Wl,now,x.o
+""")
 #: What may follow the name of a path, and other flags that have nothing to do with bits.
-OTHERS = ["-ffile-prefix-map=/math=/fp-precision", "-g", "-fno-plt", "-flto", "-fcf-protection"]
-OTHERS += ["-march=native", "-fstack-protector-strong", "--sysroot=/fast-math", "-Wfloat-equal"]
-OTHERS += ["-isystem", "/fast-math", "-idirafter", "/fast-math", "-DFAST", "-U", "FAST", "-pthread"]
-OTHERS += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "--coverage", "-fPIC"]
-OTHERS += ["-fno-omit-frame-pointer", "-fprofile-update=atomic", "-Wl,-rpath,@loader_path", "-O0"]
-OTHERS += ["-Wl,-z,relro,-z,now", "-Wl,-O1", "-Wp,-D_FORTIFY_SOURCE=3", "-B", "/fast-math", "-lm"]
-OTHERS += ["-Wl,-rpath", "-Wl,/fast-math"]
+OTHERS = shlex.split("""
+-ffile-prefix-map=/math=/fp-precision -g -fno-plt -flto -fcf-protection -march=native
+-fstack-protector-strong --sysroot=/fast-math -Wfloat-equal -isystem /fast-math -idirafter
+/fast-math -DFAST -U FAST -pthread -fsanitize=address,undefined -fno-sanitize-recover=undefined
+--coverage -fPIC -fno-omit-frame-pointer -fprofile-update=atomic -Wl,-rpath,@loader_path -O0
+-Wl,-z,relro,-z,now -Wl,-O1 -Wp,-D_FORTIFY_SOURCE=3 -B /fast-math -lm -Wl,-rpath -Wl,/fast-math
+""")
 
 #: A compiler and linker whose objects are the commands that made them.
 COMPILER = f"""#!{sys.executable} -SE
@@ -297,6 +278,16 @@ def sources(tmp_path):
     return tree
 
 
+def build(sources, *target, **environment):
+    """Build with that compiler; return what is said."""
+    variables = {"CC": str(sources.parent / "cc"), **environment}
+    done = python(
+        "setup.py", "build_ext", *(target or ("--build-lib", "made")), cwd=sources, **variables
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
 @needs_linux
 @pytest.mark.parametrize("name", ["CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "LDSHARED"])
 def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name):
@@ -305,11 +296,8 @@ def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name)
     mode.touch()
     before = {"CC": [compiler, mode], "LDSHARED": [compiler, "-shared", mode]}.get(name, [])
     bad = [*map(str, before[-1:]), *CFLAGS, *CLANG, *HIDDEN]
-    variables = {name: " ".join([*map(str, before[:-1]), *bad, *OTHERS])}
-    done = python("setup.py", "build_ext", "--build-lib", "made", cwd=sources,
-                  **{"CC": str(compiler), **variables})  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    left_out = re.findall(r"^flags left out, .*: (.*)", done.stderr, re.MULTILINE)
+    printed = build(sources, **{name: " ".join([*map(str, before[:-1]), *bad, *OTHERS])})
+    left_out = re.findall(r"^flags left out, .*: (.*)", printed, re.MULTILINE)
     assert [line.split() for line in left_out] == [list(dict.fromkeys(bad))]  # once
     *compiled, linked = next((sources / "made").rglob("*.so")).read_text().splitlines()
     assert all(" -c " in line for line in compiled)
@@ -327,16 +315,14 @@ def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name)
 def test_builds_at_once_get_what_they_ask_for(sources):
     """Each wheel has its own levels and its own flags."""
     asked = ["baseline", "baseline,v3"]
-    running = [
-        subprocess.Popen(
-            [sys.executable, "setup.py", "-q", "bdist_wheel", "-d", levels],
-            cwd=sources, stderr=subprocess.PIPE, text=True,
-            env={"CC": str(sources.parent / "cc"), "PATH": "/usr/bin:/bin",
-                 "CFLAGS": f"-DFOR={levels}", "BN_EXT_BUILD_ISAS": levels},
-        )
-        for levels in asked
-    ]  # fmt: skip
-    ends = [(each.communicate()[1], each.returncode) for each in running]
+    command = [sys.executable, "setup.py", "-q", "bdist_wheel", "-d"]
+    variables = {"CC": str(sources.parent / "cc"), "PATH": "/usr/bin:/bin"}
+    running = []
+    for levels in asked:
+        variables |= {"CFLAGS": f"-DFOR={levels}", "BN_EXT_BUILD_ISAS": levels}
+        options = {"cwd": sources, "env": {**variables}, "stderr": subprocess.PIPE, "text": True}
+        running.append(subprocess.Popen([*command, levels], **options))
+    ends = [(process.communicate()[1], process.returncode) for process in running]
     assert [status for _, status in ends] == [0] * len(asked), ends
     for levels in asked:
         with zipfile.ZipFile(next((sources / levels).glob("*.whl"))) as wheel:
@@ -349,17 +335,16 @@ def test_builds_at_once_get_what_they_ask_for(sources):
 
 @needs_linux
 def test_editors_learn_the_command_of_every_source(sources):
-    done = python("setup.py", "build_ext", "--inplace", cwd=sources, CC=str(sources.parent / "cc"))
-    assert done.returncode == 0, done.stderr
+    build(sources, "--inplace")
     commands = json.loads((sources / "compile_commands.json").read_text())
     c = [path for path in (sources / "src_c").rglob("*") if path.suffix in (".c", ".inc")]
     files = {str(path.relative_to(sources)) for path in c}
-    assert files | {"bn_ext/_core_src/core.c"} == {each["file"] for each in commands}
-    for each in commands:
-        assert each["directory"] == str(sources)
-        assert each["file"] in each["arguments"]
-        assert "-DBN_LEVEL" in " ".join(each["arguments"]) or "kernels" not in each["file"]
-    parts = [each for each in commands if each["file"].endswith(".inc")]
+    assert files | {"bn_ext/_core_src/core.c"} == {command["file"] for command in commands}
+    for command in commands:
+        assert command["directory"] == str(sources)
+        assert command["file"] in command["arguments"]
+        assert "-DBN_LEVEL" in " ".join(command["arguments"]) or "kernels" not in command["file"]
+    parts = [command for command in commands if command["file"].endswith(".inc")]
     for part in parts[::3]:  # alone, with what its command puts ahead of it
         command = ["gcc", *part["arguments"][1:], "-Werror", "-fsyntax-only"]
         done = subprocess.run(command, cwd=sources, capture_output=True, text=True)
@@ -369,15 +354,13 @@ def test_editors_learn_the_command_of_every_source(sources):
 @needs_linux
 def test_other_flags_compile_again_and_the_same_do_not(sources):
     def built(flag):
-        done = python("setup.py", "build_ext", "--build-lib", "made", cwd=sources,
-                      CC=str(sources.parent / "cc"), CFLAGS=flag)  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        build(sources, CFLAGS=flag)
         objects = [*(sources / "build").rglob("*.o")]
         assert len(objects) > 30
         assert all(flag in path.read_text() for path in objects)
         return {path: path.stat().st_mtime_ns for path in objects}
 
-    first, same, other = (built(f"-DFOR={each}") for each in (1, 1, 2))
+    first, same, other = (built(f"-DFOR={number}") for number in (1, 1, 2))
     assert first == same
     assert all(other[path] > when for path, when in same.items())
 
@@ -386,9 +369,6 @@ def test_a_missing_compiler_is_named(sources):
     done = python("setup.py", "build_ext", "--build-lib", "made", cwd=sources, CC="no-such-cc -m64")
     assert done.returncode == 1
     assert done.stderr == "no C compiler: 'no-such-cc' not found; install gcc or clang, or set CC\n"
-
-
-# ---- how many compilers, and a lock where there is one ------------------------------
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 import pytest
 import threadpoolctl
-from cases import EPSILON, LARGE, Problem, all_bits, in_thread, mixed_bits, threads_used
+from cases import LARGE, Problem, all_bits, in_thread, mixed_bits, threads_used
 from needs import CPUS, needs_cpus, needs_libgomp, needs_linux, needs_openmp
 from processes import run
 
@@ -51,25 +51,20 @@ def test_gil_is_released(rng, case):
     """Another thread goes on counting during a call of a few milliseconds."""
     p = Problem(rng, (80_000, 40), "NXC")
     spread = np.ones((80_000, 80), np.float32)[:, ::2]  # not contiguous
-    diff_dst = spread if case == "copied diff_dst" else p.diff_dst
-    diff_src = spread if case == "copied out" else np.empty_like(p.src)
-    options = {"epsilon": EPSILON, "out": (diff_src, None, None), "num_threads": 1}
-    if case == "with sums":
-        options["sums"] = bn_ext.GradientSums(p.src, diff_dst, p.mean)
+    p.diff_dst = spread if case == "copied diff_dst" else p.diff_dst
+    make_sums = partial(bn_ext.GradientSums, p.src, p.diff_dst, p.mean, num_threads=1)
+    options = {"out": (spread if case == "copied out" else np.empty_like(p.src), None, None)}
+    options |= {"sums": make_sums()} if case == "with sums" else {}
 
     def call():
         before = count[0]
-        if case == "sums":
-            bn_ext.GradientSums(p.src, diff_dst, p.mean, num_threads=1)
-        else:
-            bn_ext.batch_norm_backward(p.src, diff_dst, *p.vectors(), **options)
+        make_sums() if case == "sums" else p.run(
+            bn_ext.batch_norm_backward, num_threads=1, **options
+        )
         return count[0] > before
 
     with counting() as count:
         assert any(call() for _ in range(1000))
-
-
-# ---- how many --------------------------------------------------------------------------
 
 
 @needs_openmp
@@ -94,15 +89,13 @@ def test_threads_that_a_call_is_worth(rng, shape, data_format, gradient):
     p = Problem(rng, shape, data_format)
     options = {"epsilon": 1, "data_format": data_format}
     calls = {
-        5: lambda: bn_ext.batch_norm_backward(p.src, p.diff_dst, *p.vectors(), **options),
-        2: lambda: bn_ext.batch_norm_inference(p.src, p.mean, p.variance, **options),
-        8: lambda: bn_ext.batch_norm_double_backward(
-            p.src, p.diff_dst, *p.vectors(), p.diff_dst, **options
-        ),
+        5: (bn_ext.batch_norm_backward, *p.arguments().values()),
+        2: (bn_ext.batch_norm_inference, p.src, p.mean, p.variance),
+        8: (bn_ext.batch_norm_double_backward, *p.arguments().values(), p.diff_dst),
     }
 
-    def threads_of(call):
-        call()
+    def threads_of(function, *arguments):
+        function(*arguments, **options)
         return _core.last_call()["threads"]
 
     of_channel = {"NXC": 8, "NCX": 64}[data_format]
@@ -110,7 +103,7 @@ def test_threads_that_a_call_is_worth(rng, shape, data_format, gradient):
         worth = passes * p.src.size / 5 + of_channel * len(p.mean)
         threads = max(1, worth // 49152)
         assert passes != 5 or threads == gradient
-        assert in_thread(partial(threads_of, call)) == min(_core.default_threads(), threads)
+        assert in_thread(partial(threads_of, *call)) == min(_core.default_threads(), threads)
 
 
 @needs_openmp
@@ -230,9 +223,8 @@ def test_two_callers_have_all_the_processors(rng):
     large = np.lib.stride_tricks.as_strided(memory, (1 << 19, 2, 1 << 10), (4, 4, 4))
     used = []
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(
-            bn_ext.GradientSums, large, large, mean, data_format="NCX", num_threads=2
-        )
+        options = {"data_format": "NCX", "num_threads": 2}
+        other = pool.submit(bn_ext.GradientSums, large, large, mean, **options)
         # Whether the other call has begun or not, or has ended, there is no third.
         while not used or not other.done():
             used.append(threads_used(small))

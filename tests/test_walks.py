@@ -100,21 +100,18 @@ class Problem:
         return view.view(self.storage).transpose(N0, C, N1, X0, X1)
 
 
-def assert_right(p, way, gaps, where, offset, num_threads):
+def assert_right(p, way, gaps, with_gaps, offset, num_threads):
     """Check the bits of a call, or of sums and a call, over operands with this layout."""
     formula = "backward" if way == "sums" else way
     memory = [
         p.laid_out(values, gaps if has_gaps else (), offset)
-        for values, has_gaps in zip([*p.operands, UNTOUCHED], where, strict=True)
+        for values, has_gaps in zip([*p.operands, UNTOUCHED], with_gaps, strict=True)
     ]
     src, diff_dst, diff_src = (p.as_argument(view) for _, view in memory)
     options = {"data_format": "NCX", "num_threads": num_threads}
     vectors = p.mean, p.variance, p.gamma
-    others = {
-        "epsilon": EPSILON,
-        "is_training": formula == "backward",
-        "out": (diff_src, None, None),
-    }
+    others = {"epsilon": EPSILON, "is_training": formula == "backward"}
+    others["out"] = diff_src, None, None
     if way == "sums":
         others["sums"] = sums = bn_ext.GradientSums(src, diff_dst, p.mean, **options)
         assert (sums.count, sums._sums.tobytes()) == (p.count, p.sums.tobytes())
@@ -198,7 +195,7 @@ def any_circumstances(rng, past_the_cache):
     _core.use_isa(rng.choice(bn_ext.available_isas()))
     _core.set_cache_sizes(*CACHES[rng.integers(1, len(CACHES)) if past_the_cache else 0])
     return {
-        "where": WHERE[rng.integers(len(WHERE))],
+        "with_gaps": WHERE[rng.integers(len(WHERE))],
         "offset": int(rng.choice([0, 0, 1, 5])),
         "num_threads": int(rng.choice([1, 1, 3, 16])),
     }

@@ -28,12 +28,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).parent / "mutants.txt"
 
+PYTEST = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
 FAST = ["-m", "quick"]
 REST = ["--slow", "--ignore=tests/test_example.py"]
 #: Seconds after which tests count as hanging.
 HANGS = 1800
-#: The same for `bn-ext verify` and for tests/oracle, which takes thirty.
-VERIFY_HANGS = 180
 #: pytest's exit status if it collects no test, as from a file that needs a missing package.
 NO_TESTS = 5
 #: A token of source text. Space between tokens does not matter.
@@ -63,7 +62,7 @@ class Mutant:
         defined = [*(in_python if ".p" in self.file else in_c)(text, self.name)]
         if not defined:
             raise LookupError(f"no definition of {self.name}")
-        spans = {match.span(2) for where in defined for match in pattern.finditer(text, *where)}
+        spans = {match.span(2) for place in defined for match in pattern.finditer(text, *place)}
         if len(spans) != 1:
             raise LookupError(f"{len(spans)} places in {self.name}, not one")
         ((start, end),) = spans
@@ -73,9 +72,8 @@ class Mutant:
 def in_python(text, name):
     """Where Python or Cython defines a name: what follows its line and is indented more."""
     kinds = r"(?:async def|def|class|cp?def)\b[^=\n]*?"
-    for line in re.finditer(
-        rf"^( *)(?:{kinds}\b{name}\b\s*[(:]|(?:cdef )?\w* ?\b{name}\b.*=)", text, re.MULTILINE
-    ):
+    head = rf"^( *)(?:{kinds}\b{name}\b\s*[(:]|(?:cdef )?\w* ?\b{name}\b.*=)"
+    for line in re.finditer(head, text, re.MULTILINE):
         after = re.compile(rf"^ {{0,{len(line[1])}}}[^\s)\]}}]", re.MULTILINE)
         end = after.search(text, line.end())
         yield line.start(), end.start() if end else len(text)
@@ -103,7 +101,6 @@ def pattern_of(source):
 
 
 def table():
-    """The rows of mutants.txt."""
     file, finders, rows = "", (), []
     for line in TABLE.read_text(encoding="utf-8").splitlines():
         if heading := re.fullmatch(r"\[(\S+)\]((?: \w+)*)", line):
@@ -120,52 +117,41 @@ def table():
 
 def tree():
     """The files of the repository, as paths from its root."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return [path for path in map(Path, listed.stdout.split("\0")[:-1]) if (ROOT / path).is_file()]
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [path for path in map(Path, listed.split("\0")[:-1]) if (ROOT / path).is_file()]
 
 
-def run(command, folder, hangs=HANGS):
-    """Run a command; return why it failed, or ''."""
+def run(folder, *arguments):
+    """Run Python in a folder; return why it failed, or ''."""
+    variables = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    options = {"cwd": folder, "env": variables, "capture_output": True, "text": True}
     try:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=hangs,
-            env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
-        )  # fmt: skip
+        done = subprocess.run([sys.executable, *arguments], timeout=HANGS, **options)
     except subprocess.TimeoutExpired:
         return "hangs"
-    failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", done.stdout, re.MULTILINE)
     if done.returncode in (0, NO_TESTS):
         return ""
-    return failed[1] if failed else f"exit status {done.returncode}"
+    failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", done.stdout, re.MULTILINE)
+    errors = done.stderr[-2000:] if done.returncode > 0 else ""  # a crash prints only its stack
+    return failed[1] if failed else f"exit status {done.returncode} {errors}"
 
 
 def build(folder):
-    """Compile; return the end of the errors if that fails, else a false value."""
-    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    return done.returncode and "DOES NOT COMPILE\n" + done.stderr[-2000:]
+    """Compile; return why that failed, or ''."""
+    reason = run(folder, "setup.py", "--quiet", "build_ext", "--inplace")
+    return reason and f"DOES NOT COMPILE: {reason}"
 
 
-def kill(folder, finders):
-    """Return what finds the mutant in this folder, or ''."""
-    pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+def checks(finders):
+    """Arguments of Python for what may find a mutant, the likeliest first."""
     files = [f"tests/{name}.py" for name in finders if name != "verify"]
-    for check in (["-m", "bn_ext", "verify"], ["tests/oracle"]) if "verify" in finders else ():
-        why = run([sys.executable, *check], folder, VERIFY_HANGS)
-        if why:
-            return f"{' '.join(check)}: {why}"
-    for part in [["--slow", *files], FAST, REST][not files :]:
-        why = run(pytest + part, folder)
-        if why:
-            return why
-    return ""
+    kernels = [["-m", "bn_ext", "verify"], ["tests/oracle"]] if "verify" in finders else []
+    parts = [["--slow", *files], FAST, REST][not files :]
+    return [*kernels, *([*PYTEST, *part] for part in parts)]
 
 
 def main(arguments=None):
-    """Try the mutants; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -176,14 +162,14 @@ def main(arguments=None):
     chosen = [m for m in table() if not options.parts or any(p in str(m) for p in options.parts)]
     broken = {}
     for mutant in chosen:
-        here = [path for path in paths if path.as_posix().endswith(f"/{mutant.file}")]
-        tests = [f"tests/{name}.py" for name in mutant.finders if name != "verify"]
+        files = [path for path in paths if path.as_posix().endswith(f"/{mutant.file}")]
+        tests = {Path(f"tests/{name}.py") for name in mutant.finders if name != "verify"}
         try:
-            if len(here) != 1 or not {*tests} <= {*map(str, paths)}:
+            if len(files) != 1 or not tests <= {*paths}:
                 raise LookupError("no such file, or no such tests")
-            broken[mutant] = here[0], mutant.applied((ROOT / here[0]).read_text("utf-8"))
-        except LookupError as why:
-            print(f"{mutant}: NOT FOUND: {why}", flush=True)
+            broken[mutant] = files[0], mutant.applied((ROOT / files[0]).read_text("utf-8"))
+        except LookupError as error:
+            print(f"{mutant}: NOT FOUND: {error}", flush=True)
     left = 0 if options.list else tried(broken, paths)
     print(f"{len(broken)} of {len(chosen)} places found; {left} survived or did not compile")
     return int(left > 0 or len(broken) < len(chosen))
@@ -197,13 +183,14 @@ def tried(broken, paths):
         for path in paths:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / path, folder / path)
-        wrong = build(folder) or run([sys.executable, "-m", "pytest", "-x", "-q", *FAST], folder)
+        wrong = build(folder) or run(folder, *PYTEST, *FAST)
         if wrong:
             raise SystemExit(f"before any mutation: {wrong}")
         for mutant, (path, text) in broken.items():
             (folder / path).write_text(text, "utf-8")
-            wrong = build(folder)
-            finder = "" if wrong else kill(folder, mutant.finders)
+            wrong, finder = build(folder), ""
+            for arguments in () if wrong else checks(mutant.finders):
+                finder = finder or run(folder, *arguments)
             shutil.copyfile(ROOT / path, folder / path)
             print(f"{mutant}: {finder or wrong or 'SURVIVED'}", flush=True)
             left += not finder

@@ -15,11 +15,6 @@ from oracle.dtypes import Array, Dtype
 from oracle.formulas import COEFS, GATE, RESULTS, SUMS, TERMS, Kernel, needs
 from oracle.values import Case
 
-__all__ = [
-    "GROUP", "ROWS", "add_sums", "expand", "expected", "folded", "stretch_of", "sum_columns",
-    "sums_of_runs",
-]  # fmt: skip
-
 #: The most rows of a block.
 ROWS: int = compiled.interface()["rows"]
 #: The most blocks that are added up before they join the sums.
@@ -44,9 +39,6 @@ def _add(case: Case, planes: Array, s: int, term: Array) -> None:
         planes[s], planes[lost] = two_sum(planes[s], planes[lost], term)
     else:
         planes[s] += term
-
-
-# ---- a pass over a block ----------------------------------------------------
 
 
 def _tree(terms: Array) -> Array:
@@ -103,11 +95,7 @@ def expected(kernel: Kernel, case: Case, rows: int) -> dict[str, Array]:
         return {"sums": planes}
 
 
-# ---- long runs ----------------------------------------------------------------
-
-
 def stretch_of(dtype: Dtype) -> int:
-    """Columns of a stretch."""
     return STRETCH_BYTES // dtype.bits.itemsize
 
 
@@ -142,15 +130,11 @@ def sums_of_runs(formula: str, parts: list[tuple[Case, int]], folds: bool) -> Ar
     columns = stretch_of(case.dtype) if folds else case.operands["src"].shape[-1]
     planes = np.zeros((2 * SUMS[formula], columns))
     for case, rows in parts:
-        here = replace(case, planes=planes)
-        planes = (folded(formula, here, rows) if folds else expected(("sum", formula), here, rows))[
-            "sums"
-        ]
+        part = replace(case, planes=planes)
+        whole = folded(formula, part, rows) if folds else expected(("sum", formula), part, rows)
+        planes = whole["sums"]
     with np.errstate(all="ignore"):
         return sum_columns(case, planes)
-
-
-# ---- kernels that know no formula -------------------------------------------
 
 
 def add_sums(case: Case, planes: Array, other: Array) -> None:
@@ -178,12 +162,12 @@ def sum_columns(case: Case, planes: Array) -> Array:
     return subsums[:, 0]
 
 
-def expand(channel: Array, each: int, n: int, paired: bool = False) -> Array:
+def expand(channel: Array, times: int, n: int, paired: bool = False) -> Array:
     """Lay out n columns: each channel's value `each` times, then again from the first channel on.
 
     In a ring of a paired dtype, all even columns come before the odd ones.
     """
-    columns = channel[..., np.arange(n) // each % channel.shape[-1]]
+    columns = channel[..., np.arange(n) // times % channel.shape[-1]]
     if not paired:
         return columns
     return np.concatenate([columns[..., ::2], columns[..., 1::2]], axis=-1)

@@ -22,10 +22,6 @@ cdef extern from "base/bn.h" nogil:
 cdef extern from "kernels/kernels.h" nogil:
     enum:
         BN_ROWS, BN_GROUP, BN_STRETCH_BYTES
-
-
-cdef extern from "kernels/kernels.h" nogil:
-    enum:
         FORMULAS, GATES
         COEF_MEAN, COEF_SHIFT, COEF_SLOPE, COEF_SCALE, COEF_CROSS, COEF_BEND, COEF_OFFSET, COEFS
         BN_BOXES, BN_ABREAST, BN_PAD, BN_RING_PAD
@@ -181,9 +177,9 @@ def run_sum_kernel(isa, dtype, name, str how, boxes, const unsigned char[:, ::1]
     """Run a formula's kernel that sums "columns", "short runs" or "long runs".
 
     boxes: one or two of (addresses, bit, distances from row to row, from repeat to repeat and from
-    channel to channel, rows, repeats, channels, cols), distances by operand; to write, then nontemporal. coefs: (COEFS, bytes), each row
-    `stride` numbers. planes: the sums, laid out as in kernels.h; group: an array of the same size,
-    as scratch memory, for columns. Nothing is checked.
+    channel to channel, rows, repeats, channels, cols), distances by operand; to write, then
+    nontemporal. coefs: (COEFS, bytes), each row `stride` numbers. planes: the sums, laid out as in
+    kernels.h; group: an array of the same size, as scratch memory, for columns. Nothing is checked.
     """
     cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
     cdef formula f = formula_of(name)

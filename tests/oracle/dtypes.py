@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from bn_ext import _dtypes
 
-__all__ = ["DTYPES", "Array", "Dtype"]
-
 Array = NDArray[Any]
 
 
@@ -33,9 +31,8 @@ class Dtype(_dtypes.Dtype):
         if self.name == "bfloat16":
             word = values.view(np.uint32)
             kept = word >> np.uint32(16)
-            bits = ((word + np.uint32(0x7FFF) + (kept & np.uint32(1))) >> np.uint32(16)).astype(
-                np.uint16
-            )
+            rounded = word + np.uint32(0x7FFF) + (kept & np.uint32(1))
+            bits = (rounded >> np.uint32(16)).astype(np.uint16)
         elif self.name == "float16":
             with np.errstate(over="ignore"):
                 bits = values.astype(np.float16).view(np.uint16)
@@ -47,7 +44,6 @@ class Dtype(_dtypes.Dtype):
 
     @property
     def computed(self) -> "Dtype":
-        """The arithmetic type, as a storage type."""
         return DTYPES[self.number.name]
 
 

@@ -14,10 +14,6 @@ import numpy as np
 from oracle import compiled
 from oracle.dtypes import Array
 
-__all__ = [
-    "COEFS", "GATE", "INPUTS", "KERNELS", "OPERANDS", "RESULTS", "SUMS", "TERMS", "Kernel", "needs",
-]  # fmt: skip
-
 #: A pass ("sum" or "write"), and one of its formulas.
 Kernel = tuple[str, str]
 
@@ -48,7 +44,6 @@ def behind_relu(x: Any, c: Any) -> Array:
 
 
 def behind_gate(x: Any, c: Any) -> Array:
-    """diff_dst through a gate of bits."""
     passed: Array = np.where(x.gate, x.diff_dst, x.diff_dst.dtype.type(0))
     return passed
 
@@ -65,7 +60,6 @@ GATES: dict[str, Callable[[Any, Any], Array]] = {
 
 
 def with_gates(name: str, formula: Callable[[Array, Any, Any], Any]) -> dict[str, Any]:
-    """A formula of diff_dst with each gate."""
     return {
         name + gate: lambda x, c, passed=passed: formula(passed(x, c), x, c)
         for gate, passed in GATES.items()
@@ -73,7 +67,6 @@ def with_gates(name: str, formula: Callable[[Array, Any, Any], Any]) -> dict[str
 
 
 def with_clipping(name: str, formula: Callable[[Any, Any], Array]) -> dict[str, Any]:
-    """A formula of dst, without a ReLU and with it."""
     return {
         name: lambda x, c: {"dst": formula(x, c)},
         f"{name}, clipped": lambda x, c: {"dst": where_positive(formula(x, c), formula(x, c))},
@@ -81,7 +74,6 @@ def with_clipping(name: str, formula: Callable[[Any, Any], Array]) -> dict[str, 
 
 
 def moments(xc: Array) -> tuple[Array, ...]:
-    """The terms of the first two moments."""
     return xc, xc * xc
 
 

@@ -14,8 +14,6 @@ from oracle.formulas import KERNELS, SUMS, Kernel, needs
 from oracle.running import ABREAST, REGISTER, Memory, Span
 from oracle.values import Case, case_of
 
-__all__ = ["WrongBitsError", "check_kernels", "demand"]
-
 
 class WrongBitsError(AssertionError):
     """The bits of a kernel differ from what they must be."""
@@ -30,19 +28,18 @@ def _wrong(results: Array, wanted: Array) -> Array:
     return np.asarray((results.view(bits) != wanted.view(bits)) & ~both_nan)
 
 
-def demand(results: Array, wanted: Array, what: str) -> None:
-    """Raise WrongBitsError if they differ anywhere."""
+def demand(results: Array, wanted: Array, place: str) -> None:
     wrong = _wrong(results, wanted)
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise WrongBitsError(f"{what}: at {at} got {results[at]!r}, expected {wanted[at]!r}")
+        raise WrongBitsError(f"{place}: at {at} got {results[at]!r}, expected {wanted[at]!r}")
 
 
-def _demand_sums(case: Case, wanted: dict[str, Array], columns: int, what: str) -> None:
+def _demand_sums(case: Case, wanted: dict[str, Array], columns: int, place: str) -> None:
     """Check the sums, and that columns after them are 0: kernels may only add zeros there."""
     planes = case.planes
-    demand(planes[:, :columns], wanted["sums"][:, :columns], f"{what}: sums")
-    demand(planes[:, columns:], np.zeros_like(planes[:, columns:]), what)
+    demand(planes[:, :columns], wanted["sums"][:, :columns], f"{place}: sums")
+    demand(planes[:, columns:], np.zeros_like(planes[:, columns:]), place)
 
 
 def _lengths(dtype: Dtype, units: int) -> Iterator[tuple[int, int]]:
@@ -80,11 +77,11 @@ def check_sum_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Genera
         case = case_of(dtype, rows * repeats, most, rng, SUMS[formula])
         wanted = arithmetic.expected(("sum", formula), case, rows)
         for columns, offset in lengths:
-            here = case.with_columns(columns)
-            operands = memory.views(here, columns, offset, rows * repeats)
-            running.run_sum(isa, formula, here, operands, rows)
-            what = f"{isa} sum {formula} {dtype.name}: {repeats} x {rows} rows of {columns}"
-            _demand_sums(here, wanted, columns, f"{what}, {offset} bytes past a boundary")
+            cut = case.with_columns(columns)
+            operands = memory.views(cut, columns, offset, rows * repeats)
+            running.run_sum(isa, formula, cut, operands, rows)
+            place = f"{isa} sum {formula} {dtype.name}: {repeats} x {rows} rows of {columns}"
+            _demand_sums(cut, wanted, columns, f"{place}, {offset} bytes past a boundary")
     return len(shapes) * len(lengths)
 
 
@@ -119,20 +116,16 @@ def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
     short = [at for at in list(_lengths(dtype, 4))[::5] if at[0]]
     long = [*_share(("sum", formula), _run_lengths(dtype)), (stretch, 0)]
     each_shape: list[running.Parts] = [((ROWS, GROUP),), ((ROWS, 2), (3, 1)), ((2, 1), (1, 1))]
-    longer: list[running.Parts] = [
-        ((1, 1),), ((1, GROUP),), ((3, GROUP + 1),), ((ROWS, 2 * GROUP + 1),)
-    ]  # fmt: skip
-    for folded, shapes, lengths in (
-        (True, [*each_shape, *longer], long),
-        (False, each_shape, short),
-    ):
+    sizes = (1, 1), (1, GROUP), (3, GROUP + 1), (ROWS, 2 * GROUP + 1)
+    all_shapes = [*each_shape, *((size,) for size in sizes)]
+    for folded, shapes, lengths in ((True, all_shapes, long), (False, each_shape, short)):
         most = max(columns for columns, _ in lengths)
         for parts in shapes:
-            each = parts[0][0] * sum(repeats for _, repeats in parts)
-            case = case_of(dtype, channels * each, most, rng, SUMS[formula])
-            memory = Memory(dtype, channels * each, most, ("sum", formula))
+            rows_of_channel = parts[0][0] * sum(repeats for _, repeats in parts)
+            case = case_of(dtype, channels * rows_of_channel, most, rng, SUMS[formula])
+            memory = Memory(dtype, channels * rows_of_channel, most, ("sum", formula))
             for columns, offset in lengths:
-                operands = memory.views(case, columns, offset, channels * each)
+                operands = memory.views(case, columns, offset, channels * rows_of_channel)
                 sums = np.full((len(case.planes), channels), np.nan)
                 running.run_runs(isa, formula, case, operands, parts, sums, folded)
                 ran += 1
@@ -140,8 +133,8 @@ def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
                 for c in range(channels):
                     boxes = list(_parts_of(case, parts, columns, c))
                     wanted = arithmetic.sums_of_runs(formula, boxes, folded)
-                    what = f"{isa} runs {formula} {dtype.name}: {parts} of {columns}, {offset=}"
-                    demand(sums[:kept, c], wanted[:kept], f"{what}, {folded=}, channel {c}")
+                    place = f"{isa} runs {formula} {dtype.name}: {parts} of {columns}, {offset=}"
+                    demand(sums[:kept, c], wanted[:kept], f"{place}, {folded=}, channel {c}")
     return ran
 
 
@@ -171,16 +164,16 @@ def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gene
             operands = memory.views(case, columns, offset, rows)
             running.run_write(isa, formula, case, operands, span)
             cut = {name: bits[:, :columns] for name, bits in case.operands.items()}
-            here = replace(case, operands=cut, coefs=span.coefs_of(case.coefs, rows, columns))
-            wanted = arithmetic.expected(kernel, here, rows)
-            what = (
+            part = replace(case, operands=cut, coefs=span.coefs_of(case.coefs, rows, columns))
+            wanted = arithmetic.expected(kernel, part, rows)
+            place = (
                 f"{isa} write {formula} {dtype.name}: {columns} columns, {offset} bytes past a "
                 f"boundary, {span}"
             )
             for name in written:
-                demand(operands[name], wanted[name], what)
+                demand(operands[name], wanted[name], place)
                 if not memory.is_untouched_around(name, operands[name]):
-                    raise WrongBitsError(f"{what}: wrote outside its rows")
+                    raise WrongBitsError(f"{place}: wrote outside its rows")
             runs += 1
     return runs
 

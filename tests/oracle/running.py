@@ -11,11 +11,6 @@ from oracle.dtypes import Array, Dtype
 from oracle.formulas import GATE, OPERANDS, Kernel, needs
 from oracle.values import Case
 
-__all__ = [
-    "ABREAST", "PAIRED", "REGISTER", "Bits", "Memory", "Span",
-    "run_relu_mask", "run_runs", "run_sum", "run_write",
-]  # fmt: skip
-
 _INTERFACE = compiled.interface()
 #: A box as `compiled.run_sum_kernel` takes it.
 Box = tuple[Any, ...]
@@ -105,13 +100,7 @@ def _box(
     return (at, bit, *apart, *sizes)
 
 
-def run_sum(
-    isa: str,
-    formula: str,
-    case: Case,
-    operands: Mapping[str, Any],
-    rows: int,
-) -> None:
+def run_sum(isa: str, formula: str, case: Case, operands: Mapping[str, Any], rows: int) -> None:
     """Sum (repeats x rows, columns) views of memory; sums go to the case's own array."""
     coefs = np.ascontiguousarray(case.coefs)
     all_rows, columns = operands[OPERANDS[0]].shape
@@ -137,10 +126,10 @@ def run_runs(
     columns = operands[OPERANDS[0]].shape[1]
     step = parts[0][0]
     starts = [0, step * parts[0][1]]
-    each = step * sum(repeats for _, repeats in parts)
+    per_channel = step * sum(repeats for _, repeats in parts)
     compiled.run_sum_kernel(
         isa, case.dtype.name, formula, "long runs" if folded else "short runs",
-        [_box(operands, start, (1, step, each), rows, repeats, channels, columns)
+        [_box(operands, start, (1, step, per_channel), rows, repeats, channels, columns)
          for start, (rows, repeats) in zip(starts, parts, strict=False)],
         np.ascontiguousarray(case.coefs[:, :channels]).view(np.uint8), channels, planes, None,
     )  # fmt: skip
@@ -189,12 +178,13 @@ def run_write(
     many rows as are abreast. Coefficients lie where `placed` copies them.
     """
     rows, columns = operands[OPERANDS[0]].shape
-    each = ABREAST if span.abreast else 1
+    abreast = ABREAST if span.abreast else 1
+    repeats = rows // abreast // span.channels
     coefs, period = _laid_out(span, case.dtype, case.coefs)
     compiled.run_write_kernel(
         isa, case.dtype.name, formula,
-        _box(operands, 0, (1, span.channels * each, 1), each, rows // each // span.channels,
-             span.channels, columns, span.nontemporal),
+        _box(operands, 0, (1, span.channels * abreast, 1), abreast, repeats, span.channels, columns,
+             span.nontemporal),
         placed(coefs).view(np.uint8), coefs.shape[1], period, span.period is None,
     )  # fmt: skip
 

@@ -8,8 +8,6 @@ from oracle import compiled
 from oracle.dtypes import Array, Dtype
 from oracle.formulas import COEFS, GATE, INPUTS
 
-__all__ = ["PAD", "Case", "case_of", "padded", "values"]
-
 #: A kernel may add 0 to this many columns past the last one.
 PAD: int = compiled.interface()["pad"]
 

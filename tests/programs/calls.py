@@ -27,9 +27,6 @@ def main(functions):
     print(json.dumps(functions[name](*json.loads(arguments))))
 
 
-# ---- calls ----------------------------------------------------------------------------
-
-
 def call(n, **options):
     """The number of threads of a gradient with n rows of 64 channels, whose bits must be right."""
     x, v, right = problem(n)
@@ -45,11 +42,6 @@ def problem(n):
 
 def bits(arrays):
     return [a.tobytes() for a in arrays]
-
-
-def most(k, calls=50):
-    """The most threads that took part in one of many calls."""
-    return max(call(40_000, num_threads=k) for _ in range(calls))
 
 
 @contextlib.contextmanager
@@ -90,7 +82,6 @@ def allow(bytes_more):
 
 
 def mapped():
-    """Bytes of address space in use."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
@@ -127,7 +118,6 @@ def succeeds(child):
 
 
 def in_thread(function):
-    """What a function returns in a new thread."""
     results = []
     with callers(lambda: results.append(function()), 1):
         pass

@@ -3,9 +3,10 @@
     python tests/programs/fuzz.py 600    from one thread, at random levels, with random cache sizes
     python tests/programs/fuzz.py 600 4  from four threads at once
 
-Arrays lie anyhow in memory. The plainest call gets dense copies in src's order of axes, at the
-lowest level, on one thread. No other byte may change. Run by the jobs
-fuzz, with sanitizers, and soak. Other tests check that the plainest call is right.
+Arrays lie anyhow in memory, vectors have any dtypes, and the caller any floating-point mode. The
+plainest call gets dense copies in src's order of axes, at the lowest level, on one thread. No other
+byte may change. Run by the jobs fuzz, with sanitizers, and soak, and for a few problems by
+test_same_bits.py. Other tests check that the plainest call is right.
 """
 
 import copy
@@ -25,16 +26,18 @@ from bn_ext import _core
 sys.path.append(str(Path(__file__).parent.parent / "shared"))
 import members
 from cases import DATA_DTYPES, FORMATS, full_order, placed
+from fp_modes import FP_MODES, fp_mode
 from members import MEMBERS
 
 #: Resident memory may grow by this much after the first tenth: malloc's arenas, not a leak.
 SLACK = 48 << 20
 CACHES = [1 << 12, 1 << 16, 1 << 20, 1 << 30]
 MOST_ELEMENTS, MOST_CHANNELS = 60_000, 600
+#: Vectors whose dtype no result has.
+WIDENED = ["mean", "variance", "beta", "diff_diff_gamma", "diff_diff_beta"]
 
 
 def dims(rng, axis):
-    """A shape of 2 to 6 axes."""
     longest = [4, 20, 300, 9000]
     lengths = [1 + int(rng.integers(rng.choice(longest))) for _ in range(rng.integers(2, 7))]
     lengths[axis] = min(lengths[axis], MOST_CHANNELS)
@@ -70,7 +73,7 @@ def anyhow(rng, array, order, *, read_only=True):
     """
     if rng.random() < 0.25:
         order = rng.permutation(array.ndim)
-    strides, step = [0] * array.ndim, array.itemsize
+    strides, step = [0] * array.ndim, array.itemsize * int(rng.choice([1, 1, 1, 2, 3]))
     for axis in reversed(order):
         strides[axis] = -step if rng.random() < 1 / 6 else step
         step = step * array.shape[axis] + array.itemsize * int(rng.choice([0, 0, rng.integers(6)]))
@@ -90,10 +93,9 @@ def anyhow(rng, array, order, *, read_only=True):
 class Case:
     """A member of the family with a random problem, its options, and arrays that lie anyhow."""
 
-    def __init__(self, rng):
-        data_format = str(rng.choice(list(FORMATS)))
+    def __init__(self, rng, name):
+        data, vector, data_format = map(str, map(rng.choice, (*[DATA_DTYPES] * 2, [*FORMATS])))
         axis = FORMATS[data_format]
-        name, data, vector = (str(rng.choice(some)) for some in (list(MEMBERS), *[DATA_DTYPES] * 2))
         self.member, self.name = MEMBERS[name], name
         p = members.problem(rng, dims(rng, axis), data_format, data, vector)
         order = rng.permutation(p.src.ndim) if rng.random() < 0.5 else np.arange(p.src.ndim)
@@ -102,15 +104,21 @@ class Case:
             with np.errstate(all="ignore"):
                 values = of_some_kind(rng, getattr(p, n), axis).astype(p.src.dtype)
             self.tensors[n], self.read[n] = anyhow(rng, values, order)
-        self.p = copy.copy(p)
-        for n, a in vars(p).items():
+        if rng.random() < 0.2:
+            some = getattr(p, rng.choice(["mean", "variance", "gamma"]))
+            some[rng.integers(len(some))] = rng.choice([0, np.inf, np.nan])
+        self.plain, self.p = p, copy.copy(p)
+        for n, a in {**vars(p)}.items():
             if isinstance(a, np.ndarray) and a.shape == p.mean.shape and n != "workspace":
-                vector, self.read[n] = anyhow(rng, a, [0])
+                wide = rng.choice([a.dtype.name, "f4", "f8"]) if n in WIDENED else a.dtype
+                wide = a.astype(np.promote_types(a.dtype, wide))
+                vector, self.read[n] = anyhow(rng, wide, [0])
                 setattr(self.p, n, vector)
+                setattr(self.plain, n, vector.astype(a.dtype))
         if rng.random() < 0.7:
             self.out = [self.result(rng, like, order) for like in self.member.like(self.p)]
         self.options = {"is_training": bool(rng.integers(2)), "summed": bool(rng.integers(2))}
-        self.threads = int(rng.integers(1, 17))
+        self.threads, self.mode = int(rng.integers(1, 17)), str(rng.choice([*FP_MODES]))
 
     def result(self, rng, like, order):
         """None, or (an array for a result, its memory): of its own, or an operand's."""
@@ -124,29 +132,34 @@ class Case:
         return anyhow(rng, like, order, read_only=False)
 
     def plainly(self):
-        """The bits of the plainest call."""
         order = full_order(self.tensors["src"])
         dense = {n: placed(a, order=order) for n, a in self.tensors.items()}
-        return self.bits(members.laid(self.p, lambda a: a, np.array), dense, num_threads=1)
-
-    def as_given(self):
-        out = None if self.out is None else [made and made[0] for made in self.out]
-        return self.bits(self.p, self.tensors, num_threads=self.threads, out=out)
+        return self.bits(self.plain, dense, num_threads=1)[1]
 
     def bits(self, p, tensors, **options):
-        """Those of all results, and of the sums as an object."""
-        results = []
-        sums = {"backward": "GradientSums", "training": "Statistics"}.get(self.member.function)
-        if sums and "workspace" not in self.member.arrays:
-            arguments = members.taken_by(sums, self.member.arguments(p, **options) | tensors)
-            results.append(pickle.dumps(members.function_of(sums)(**arguments)))
-        return [*results, *self.member.run(p, tensors, **self.options, **options)[1]]
+        """The results; and the bits of these, and of the sums as an object, which has the mean."""
+        kinds, pickled = {"backward": "GradientSums", "training": "Statistics"}, []
+        kind = kinds.get(self.member.function)
+        if kind and "workspace" not in self.member.arrays:
+            arguments = self.member.arguments(p, **options) | tensors | {"mean": self.plain.mean}
+            sums = members.function_of(kind)(**members.taken_by(kind, arguments))
+            pickled.append(pickle.dumps(sums))
+        with np.errstate(invalid="ignore"):
+            results, bits = self.member.run(p, tensors, **self.options, **options)
+        return results, [*pickled, *bits]
 
     def wrong(self, expected):
-        """What is wrong with the call as it is given, or ''."""
+        """What is wrong with the call as it is, or ''."""
         before = {n: memory.copy() for n, memory in self.read.items()}
-        if self.as_given() != expected:
+        out = None if self.out is None else [made and made[0] for made in self.out]
+        with fp_mode(self.mode):
+            results, bits = self.bits(self.p, self.tensors, num_threads=self.threads, out=out)
+        if bits != expected:
             return "other bits"
+        order = full_order(self.tensors["src"])
+        for array, made in zip(results, out or [None] * len(results), strict=True):
+            if array.ndim > 1 and made is None and not array.transpose(order).flags.c_contiguous:
+                return "another order"
         changed = any((memory != before[n]).any() for n, memory in self.read.items())
         for view, memory in filter(None, self.out or ()):
             view[...] = np.full(view.itemsize, 0xA5, np.uint8).view(view.dtype)[0]
@@ -156,34 +169,37 @@ class Case:
     def __str__(self):
         src = self.tensors["src"]
         parts = self.name, src.dtype.name, src.shape, src.strides, self.p.data_format
-        return f"{parts} {self.options} {self.threads} threads"
+        return f"{parts} {self.options} {self.threads} threads, {self.mode}"
+
+
+def check(rng, name, alone):
+    """Make a problem of a member; raise if anything is wrong."""
+    if alone:
+        _core.use_isa(bn_ext.available_isas()[0])
+    case = Case(rng, name)
+    expected = case.plainly()
+    if alone:
+        _core.use_isa(str(rng.choice(bn_ext.available_isas())))
+        _core.set_cache_sizes(*rng.choice(CACHES, 2).tolist())
+    wrong = case.wrong(expected)
+    assert not wrong, f"{wrong}: {bn_ext.get_isa()} {case}"
 
 
 def call_until(end, seed, alone):
     """Return the number of problems; raise if anything is wrong."""
     rng, count = np.random.default_rng(seed), 0
     while time.monotonic() < end:
-        case = Case(rng)
-        if alone:
-            _core.use_isa(bn_ext.available_isas()[0])
-        expected = case.plainly()
-        if alone:
-            _core.use_isa(str(rng.choice(bn_ext.available_isas())))
-            _core.set_cache_sizes(*rng.choice(CACHES, 2).tolist())
-        wrong = case.wrong(expected)
-        assert not wrong, f"{wrong}: {case}"
+        check(rng, str(rng.choice([*MEMBERS])), alone)
         count += 1
     return count
 
 
 def resident():
-    """Bytes of memory this process holds."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGESIZE")
 
 
 def main(seconds, callers):
-    """Run; return the exit status."""
     end = time.monotonic() + seconds
     with ThreadPoolExecutor(callers) as pool:
         calls = [pool.submit(call_until, end, seed, callers == 1) for seed in range(callers)]

@@ -37,20 +37,13 @@ class Region:
             if protect(guard, PAGE, 0):
                 raise OSError(ctypes.get_errno(), "mprotect")
 
-    def array(self, shape, dtype, gaps, at_end):
-        """An array that ends right before the second guard, or starts right after the first.
-
-        gaps: for each axis, the elements to skip after each index; none on the last axis.
-        """
-        strides, step = [], dtype.itemsize
-        for n, gap in zip(reversed(shape), reversed(gaps), strict=True):
-            step += gap * dtype.itemsize
-            strides.insert(0, step)
-            step *= n
-        extent = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + dtype.itemsize
-        assert extent <= self.size
-        start = PAGE + (self.size - extent if at_end else 0)
-        return np.ndarray(shape, dtype, self.memory, start, strides)
+    def array(self, shape, dtype, strides, at_end):
+        """An array that ends right before the second guard, or starts right after the first."""
+        reach = [(n - 1) * stride for n, stride in zip(shape, strides, strict=True)]
+        low, high = sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach) + dtype.itemsize
+        assert high - low <= self.size
+        start = PAGE + (self.size - (high - low) if at_end else 0)
+        return np.ndarray(shape, dtype, self.memory, start - low, strides)
 
 
 def shapes():
@@ -65,57 +58,49 @@ def shapes():
     yield (4, 5, 6, 3), "NXC"
 
 
-def gaps_of(shape, layout):
-    """No gaps; gaps on the last axis but one; with more than two axes, gaps on the first."""
-    zeros = (0,) * len(shape)
-    yield zeros
-    yield tuple(3 if axis == len(shape) - 2 else 0 for axis in range(len(shape)))
-    if len(shape) > 2:
-        yield tuple(5 if axis == 0 else 0 for axis in range(len(shape)))
-
-
-# ---- calls ---------------------------------------------------------------------------------
+def strides_of(shape, itemsize, axis):
+    """Strides, the last first, with a gap after each index of an axis; None: without gaps."""
+    step = itemsize
+    for k, n in reversed([*enumerate(shape)]):
+        step += (k == axis) * 5 * itemsize
+        yield step
+        step *= n
 
 
 @functools.cache
 def region(name, pages):
-    """The region of an argument."""
     return Region(pages)
 
 
-def operands(rng, shape, layout, data, gaps, at_end):
+def operands(rng, shape, layout, data, axis, at_end):
     """A problem with each array in its region; vectors have any dtype."""
     p = problem(rng, shape, layout, data)
 
-    def put(name, array, dtype=None, gaps=None):
-        pages, gaps = (80, gaps) if gaps else (10, (0,) * array.ndim)
-        guarded = region(name, pages).array(array.shape, dtype or array.dtype, gaps, at_end)
+    def put(name, array, kind, pages, axis=None):
+        strides = [*strides_of(array.shape, kind.itemsize, axis)][::-1]
+        guarded = region(name, pages).array(array.shape, kind, strides, at_end)
         guarded[...] = array
         setattr(p, name, guarded)
 
     for name, array in {**vars(p)}.items():
         if name in ("workspace", "sums"):
-            put(name, array)
+            put(name, array, array.dtype, 10)
+        elif isinstance(array, np.ndarray) and array.ndim == 1:
+            put(name, array, dtype(rng.choice(DATA_DTYPES)), 10)
         elif isinstance(array, np.ndarray) and name != "passes":
-            is_vector = array.ndim == 1
-            put(
-                name,
-                array,
-                dtype(rng.choice(DATA_DTYPES)) if is_vector else None,
-                None if is_vector else gaps,
-            )
+            put(name, array, array.dtype, 80, axis)
     return p
 
 
 def run():
-    """Make all calls; return their number."""
     rng, count = np.random.default_rng(0), 0
     for shape, layout in shapes():
-        some_gaps = list(gaps_of(shape, layout))
+        # No gaps, gaps on the last axis but one, or, of more than two axes, on the first.
+        axes = [None, len(shape) - 2, 0][: len(shape)]
         for data, at_end in itertools.product(DATA_DTYPES, (False, True)):
             # Trying all gaps with each shape and dtype would make 2.5 times as many calls.
-            gaps = some_gaps[rng.integers(len(some_gaps))]
-            for call in calls(operands(rng, shape, layout, data, gaps, at_end), data_format=layout):
+            axis = axes[rng.integers(len(axes))]
+            for call in calls(operands(rng, shape, layout, data, axis, at_end), data_format=layout):
                 call()
                 count += 1
     return count

@@ -11,7 +11,6 @@ import ctypes
 import functools
 import sys
 from pathlib import Path
-from types import FunctionType
 
 import numpy as np
 
@@ -21,7 +20,7 @@ sys.path += [str(Path(__file__).parent.parent / "shared"), str(Path(__file__).pa
 import members
 import refusals
 import test_refused
-from cases import DATA_DTYPES
+from cases import DATA_DTYPES, placed
 
 library = ctypes.CDLL(None)
 library.fail_after.argtypes = [ctypes.c_long]
@@ -100,20 +99,13 @@ def operands(shape, layout, data):
     """Problems in three ways: dense; not contiguous, so that operands are read and written through
     copies; and with axes in another order.
     """
-    for copied in (np.copy, spread, np.asfortranarray):
+    for copied in (np.copy, lambda a: placed(a, "spread"), np.asfortranarray):
         a = members.problem(np.random.default_rng([*shape]), shape, layout, data)
         for name in ("diff_dst", "src_1", "diff_diff_src", "result"):
             setattr(a, name, copied(getattr(a, name)))
         if copied is np.asfortranarray:
             a.src = copied(a.src)
         yield a
-
-
-def spread(array):
-    """A copy in every other element of memory."""
-    memory = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
-    memory[..., ::2] = array
-    return memory[..., ::2]
 
 
 def written_by(call):
@@ -148,16 +140,7 @@ def refused_calls():
         texts = [a for a in row.change.values() if type(a) in (np.ndarray, np.timedelta64)]
         if any(a.dtype.kind in "Um" for a in texts):  # whose repr in NumPy ends the process
             continue
-        changed = {
-            argument: value(p) if type(value) is FunctionType else value
-            for argument, value in row.change.items()
-        }
-        operands = refusals.arguments(p, name)
-        if name in refusals.RESULTS:
-            operands["out"] = refusals.as_out(name, refusals.outs(p, name))
-        if name == "inference" and isinstance(changed.get("out"), tuple):
-            changed["out"] = changed["out"][0]
-        operands |= changed
+        operands = refusals.operands_of(p, name, **row.change)
         yield functools.partial(members.function_of(name), **operands), row
 
 
@@ -180,7 +163,7 @@ def check_refused(call, row):
 
 
 def main():
-    refusals_made = [check_refused(*each) for each in refused_calls()]
+    refusals_made = [check_refused(call, row) for call, row in refused_calls()]
     assert len(refusals_made) > 300
     counts = []
     for shape, layout in SHAPES:
@@ -191,8 +174,8 @@ def main():
                     if data == "float32":
                         check_freed(call, counts[-1])
     assert min(counts) >= 2  # any call makes two; fewer would mean that failures go unseen
-    for each in (refusals_made, counts):
-        print(f"{sum(each)} allocations failed in {len(each)} calls")
+    for allocations in (refusals_made, counts):
+        print(f"{sum(allocations)} allocations failed in {len(allocations)} calls")
 
 
 if __name__ == "__main__":

@@ -15,12 +15,6 @@ from torch.distributed.fsdp import fully_shard
 import bn_ext.torch
 
 SAMPLES = 7
-CASES = {}
-
-
-def case(function):
-    CASES[function.__name__] = function
-    return function
 
 
 def layer(dtype=torch.float32, **options):
@@ -37,7 +31,7 @@ def step(made, mine, dtype=torch.float32, memory_format=torch.contiguous_format)
     batch = torch.randn(3, SAMPLES, 3, 4, 2)
     batch[:, 0] *= 1000
     src, src_1, diff_dst = (
-        each[mine].to(dtype).contiguous(memory_format=memory_format) for each in batch
+        tensor[mine].to(dtype).contiguous(memory_format=memory_format) for tensor in batch
     )
     src.requires_grad_(), src_1.requires_grad_()
     dst = made(src, src_1)
@@ -45,7 +39,6 @@ def step(made, mine, dtype=torch.float32, memory_format=torch.contiguous_format)
     return dst.detach(), src.grad, src_1.grad
 
 
-@case
 def digests(rank, size):
     """Print a line for each dtype and memory format: one digest, if all deals of samples agree."""
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
@@ -72,7 +65,6 @@ def digests(rank, size):
                 print(dtype, memory_format, *hashes, flush=True)
 
 
-@case
 def shares(rank, size):
     """What torch computes of the whole batch: dst, gradients, buffers. Of parameters,
     DistributedDataParallel's average of the processes' gradients, times their number.
@@ -84,7 +76,7 @@ def shares(rank, size):
     for _ in range(2):
         right = step(lambda x, x1: (alone(x) + x1).relu(), range(SAMPLES), torch.float64)
         results = step(shared, mine, torch.float64)
-        torch.testing.assert_close(results, tuple(each[mine] for each in right))
+        torch.testing.assert_close(results, tuple(tensor[mine] for tensor in right))
     for ours, theirs in zip(whole.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(ours.grad * size, theirs.grad)
     torch.testing.assert_close([*whole.buffers()], [*alone.buffers()])
@@ -99,10 +91,9 @@ def shares(rank, size):
     print("shares\n", end="", flush=True)
 
 
-@case
 def elsewhere(rank, size):
     """A default device has no memory; a process is in one of two groups, or gives another thing."""
-    groups = [distributed.new_group([each]) for each in range(size)]
+    groups = [distributed.new_group([process]) for process in range(size)]
     x = torch.randn(2, 3, 4, 4, requires_grad=True)
     for group in (None, groups[rank], groups[rank - 1], "some", 0):
         made = layer(process_group=group)
@@ -115,7 +106,6 @@ def elsewhere(rank, size):
         print(f"{int(made.num_batches_tracked)}\n", end="", flush=True)
 
 
-@case
 def sharded(rank, size):
     """Sharded parameters are trained like whole ones."""
     results = []
@@ -155,7 +145,6 @@ def other_call(broken):
     return lambda: made(x)
 
 
-@case
 def differ(rank, size):
     """Processes are in different calls: all get an error that says so. Afterwards, a step works."""
     for broken in ("channels", "eps", "dtype", "backward"):
@@ -180,7 +169,7 @@ def main(rank, size, folder, name):
         world_size=size,
         timeout=datetime.timedelta(minutes=5),
     )
-    CASES[name](rank, size)
+    globals()[name](rank, size)
     distributed.destroy_process_group()
 
 

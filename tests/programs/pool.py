@@ -13,7 +13,6 @@ from bn_ext import _core
 
 
 def limited(limit, *threads):
-    """Calls after a limit is set: how many threads each used."""
     problem_first()
     allow(limit)
     return [call(4000, num_threads=k) for k in threads]
@@ -37,7 +36,6 @@ def little_address_space():
 
 
 def started_together(limit):
-    """Four callers grow their pools at the same time."""
     together, threads = threading.Barrier(4), []
 
     def work():
@@ -106,13 +104,10 @@ def every_function():
     rng, used = np.random.default_rng(0), 0
     for data, (shape, layout) in itertools.product(DATA_DTYPES, SHAPES):
         p = members.problem(rng, shape, layout, data)
-        for each in members.calls(p, num_threads=4):
-            each()
+        for function in members.calls(p, num_threads=4):
+            function()
             used = max(used, _core.last_call()["threads"])
     return used
-
-
-# ---- forks ------------------------------------------------------------------------------
 
 
 def together():
@@ -159,8 +154,6 @@ def with_a_team(start):
 
 
 def thread_that_forks(one):
-    """A thread with a pool forks and ends, in parent and child."""
-
     def work():
         together()
         if one:  # a team of one, which leaves the pool as it is
@@ -176,7 +169,6 @@ def thread_that_forks(one):
 
 
 def within_others_calls():
-    """Children that are forked while other threads are in calls."""
     call(40_000, num_threads=4)
     with callers(lambda: call(40_000, num_threads=4), 3, forever=True):
         right = [in_child(lambda: call(4000, num_threads=4) == 1) for _ in range(30)]

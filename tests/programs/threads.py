@@ -19,7 +19,6 @@ from bn_ext import _core
 
 
 def used(n, num_threads=None):
-    """Threads of a call."""
     return call(n, num_threads=num_threads)
 
 
@@ -55,8 +54,6 @@ def of_a_forkserver():
 def in_a_forkservers_child():
     return max(call(40_000, num_threads=2) for _ in range(50)), _core.fork_limits()
 
-
-# ---- orders of work ---------------------------------------------------------------------
 
 #: For each order of work in schedule.c (LIST, PHASES and SOLO): shapes, cache sizes.
 ORDERS = [
@@ -94,7 +91,6 @@ def fewer_within_a_region():
 
 
 def a_million():
-    """Threads and tasks of a call that asks for a million threads."""
     x, v = np.ones((2, 3000, 4), np.float32), np.ones(3000, np.float32)
     bn_ext.batch_norm_backward(x, x, v, v, epsilon=1, data_format="NCX", num_threads=10**6)
     return [*_core.last_call().values()][:2]
@@ -115,7 +111,7 @@ def started():
             asked = (calls(q, data_format=data_format, num_threads=k) for k in (1, 3))
             for number, pair in enumerate(zip(*asked, strict=True)):
                 name = f"{number}, {pair[0].func.__name__}, {data_format}, {memory}"
-                counts[name] = [in_thread(functools.partial(threads_of, each)) for each in pair]
+                counts[name] = [in_thread(functools.partial(threads_of, work)) for work in pair]
         layer = bn_ext.BatchNorm(shape[1], data_format=data_format, relu=True)
         for name in ("forward", "backward"):
             counts[f"layer, {name}, {data_format}"] = [
@@ -140,9 +136,6 @@ def threads_of(work):
     return len({*os.listdir("/proc/self/task")} - before)
 
 
-# ---- floating-point modes ---------------------------------------------------------------
-
-
 def pool_in_another_mode():
     """Calls on the threads of a pool that another made with subnormal numbers flushed: same bits,
     a result other than 0, threads. Then the modes of the caller and of the pool.
@@ -150,7 +143,7 @@ def pool_in_another_mode():
     with fp_mode("flush"):
         region(4, lambda: None)
     dy, v = np.full((300_000, 8), 1e-40, np.float32), np.ones(8, np.float32)
-    seen = []
+    results = []
     for training in (True, False):
         one, four = (
             bn_ext.batch_norm_backward(
@@ -158,11 +151,11 @@ def pool_in_another_mode():
             ).diff_src.tobytes()
             for k in (1, 4)
         )
-        seen.append((one == four, any(one), _core.last_call()["threads"]))
+        results.append((one == four, any(one), _core.last_call()["threads"]))
     modes = {}
     region(4, lambda: modes.update({threading.get_ident(): fp_mode_in_effect()}))
-    here = modes.pop(threading.get_ident())
-    return seen, here, sorted(modes.values())
+    mode = modes.pop(threading.get_ident())
+    return results, mode, sorted(modes.values())
 
 
 if __name__ == "__main__":

@@ -37,14 +37,9 @@ SHORT = [name for name in DATA_DTYPES if dtype(name).itemsize == 2]
 
 
 #: Ways to copy an object.
-COPIES = {
-    **{
-        f"pickle {n}": lambda thing, n=n: pickle.loads(pickle.dumps(thing, n))
-        for n in range(2, pickle.HIGHEST_PROTOCOL + 1)
-    },
-    "copy": copy.copy,
-    "deepcopy": copy.deepcopy,
-}
+COPIES = {"copy": copy.copy, "deepcopy": copy.deepcopy}
+for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+    COPIES[f"pickle {protocol}"] = lambda x, n=protocol: pickle.loads(pickle.dumps(x, n))
 
 
 def bits(array):
@@ -86,10 +81,6 @@ class Problem:
 
     def arguments(self):
         return {name: getattr(self, name) for name in INPUTS}
-
-    def outs(self):
-        """An `out` of sevens."""
-        return [np.full_like(a, 7) for a in (self.src, self.mean, self.mean)]
 
     def run(self, function, *tensors, **options):
         """Call the general function or the reference, with some arguments changed."""
@@ -181,12 +172,6 @@ def placed(array, memory="contiguous", offset=0, order=None):
     return view.transpose(np.argsort(order))
 
 
-def memory_order(ndim, channel, channels_last):
-    """Axis order, slowest first, with the channel fastest or right after axis 0."""
-    others = [axis for axis in range(ndim) if axis != channel % ndim]
-    return [*others, channel % ndim] if channels_last else [others[0], channel % ndim, *others[1:]]
-
-
 def axis_order(array):
     """As in axes.c: no axis of length 1; |stride| descending, ties as given; stride 0 stays put."""
     axes = [axis for axis in range(array.ndim) if array.shape[axis] > 1]
@@ -199,9 +184,6 @@ def full_order(array):
     """axis_order, then the axes of length 1, whose place does not matter."""
     order = axis_order(array)
     return [*order, *(axis for axis in range(array.ndim) if axis not in order)]
-
-
-# ---- for several test files ---------------------------------------------------
 
 
 LARGE = (5000, 4, 64)  # 1.3 M elements: worth 26 threads

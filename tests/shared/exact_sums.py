@@ -28,7 +28,6 @@ BITS = {rows: BEYOND[rows] + 43 - lowest for rows, (_, lowest) in STATES.items()
 
 
 def rounded(total):
-    """Round to the nearest double, ties to even."""
     try:
         return float(total)
     except OverflowError:
@@ -53,7 +52,6 @@ def exact_sums(*columns):
 
 
 def statistics(column):
-    """The mean and the variance of numbers, as fractions."""
     # In integers (ten times as fast): numbers in units of 2**LOWEST, deviations times n.
     n, (whole, shift) = len(column), mantissas(column)
     numbers = [x << up for x, up in zip(whole.tolist(), (shift - LOWEST).tolist(), strict=True)]
@@ -144,6 +142,12 @@ def integer_of(state, s, c):
     """The sum s of channel c, in units of the lowest limb."""
     limbs, _ = STATES[len(state)]
     return sum(int(state[k, s, c]) << LIMB * k for k in range(limbs))
+
+
+def are_units(state, s, c, terms, *, squared=False, times=1):
+    """Is the sum s of channel c that of these terms, or of their squares, so many times?"""
+    units = units_of(terms, STATES[len(state)][1], squared=squared)
+    return integer_of(state, s, c) == times * units
 
 
 def state_of(integers, rows, rng=None):

@@ -48,7 +48,6 @@ def fp_mode(name):
 
 
 def fp_mode_in_effect():
-    """Name of this thread's mode."""
     tiny, one, step = np.float32(2e-38), np.float32(1), np.float32(2**-26)
     flushed, up, down = tiny * np.float32(0.1) == 0, one + step > 1, one - step < 1
     if flushed or up:

@@ -6,7 +6,7 @@ is in the first block that is summed.
 """
 
 import functools
-from typing import NamedTuple
+from collections import namedtuple
 
 import bounds
 import ml_dtypes
@@ -30,27 +30,16 @@ FORMS = {
 }
 
 
-#: What the functions of MEMBERS (below) read: tensors, then vectors.
+#: What members of the family read: tensors, then vectors.
 TENSORS = ["src", "diff_dst", "diff_diff_src"]
 VECTORS = ["mean", "variance", "gamma", "beta", "diff_diff_gamma", "diff_diff_beta"]
 ARRAYS = [*TENSORS, *VECTORS]
 AFFINE = ["gamma", "beta"]
-SECOND = [*INPUTS, "diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
+SECOND = [*INPUTS, TENSORS[2], *VECTORS[4:]]
 
 
-class Population(NamedTuple):
+class Population(namedtuple("Population", [*ARRAYS, "epsilon"])):
     """Channels first: tensors are (C, M)."""
-
-    src: np.ndarray
-    diff_dst: np.ndarray
-    diff_diff_src: np.ndarray
-    mean: np.ndarray
-    variance: np.ndarray
-    gamma: np.ndarray
-    beta: np.ndarray
-    diff_diff_gamma: np.ndarray
-    diff_diff_beta: np.ndarray
-    epsilon: float
 
     def arrays(self, names=ARRAYS):
         return tuple(getattr(self, name) for name in names)
@@ -88,58 +77,36 @@ def by_channel(array, form):
 # ---- one channel ------------------------------------------------------------------
 
 
-def magnitudes(rng, m, span):
-    """Numbers of either sign over `span` octaves, with random mantissas."""
-    return np.exp2(rng.uniform(-span, 0, m)) * rng.choice([-1, 1], m)
+#: Kinds of a channel's elements.
+KINDS = ["normal", "magnitudes", "ordered", "one large", "alternating", "cancelling", "alike",
+         "swallowed", "mask"]  # fmt: skip
 
 
-def ordered(rng, m, span):
-    values = magnitudes(rng, m, span)
-    values = values[np.argsort(abs(values))]
-    return values[:: rng.choice([-1, 1])]
-
-
-def one_large(rng, m, span):
-    """One large value, first or anywhere; the others are small."""
-    values = rng.uniform(0.5, 1, m) * np.exp2(-rng.uniform(0, span))
-    values[rng.choice([0, rng.integers(m)])] = 1
+def elements(rng, kind, m, span):
+    """Numbers of a kind, over `span` octaves up to about 1."""
+    values = np.exp2(rng.uniform(-span, 0, m)) * rng.choice([-1, 1], m)
+    match kind:
+        case "normal":
+            values = rng.standard_normal(m)
+        case "ordered":
+            values = values[np.argsort(abs(values))][:: rng.choice([-1, 1])]
+        case "one large":  # the first, or any
+            values = rng.uniform(0.5, 1, m) * np.exp2(-rng.uniform(0, span))
+            values[rng.choice([0, rng.integers(m)])] = 1
+        case "alternating":
+            values = rng.uniform(1, 1 + np.exp2(-rng.uniform(0, span)), m)
+            values[1::2] *= -1
+        case "cancelling":  # of an odd number of values, one is left
+            values[m // 2 : m // 2 * 2] = -values[: m // 2]
+            values = rng.permutation(values) if rng.random() < 0.5 else values
+        case "alike":  # often just above a power of two, where relative errors are largest
+            values = np.full(m, 1 + np.exp2(-rng.integers(0, span + 1)) * rng.integers(0, 2))
+        case "swallowed":  # values that each make a float sum lose or gain almost half an ulp of 1
+            values[:] = 2.0**-24 * (1 + rng.choice([-1, 1]) * np.exp2(-rng.integers(2, 11)))
+            values[0] = 1
+        case "mask":
+            values = (rng.random(m) < rng.random()).astype(float)
     return values
-
-
-def alternating(rng, m, span):
-    values = rng.uniform(1, 1 + np.exp2(-rng.uniform(0, span)), m)
-    values[1::2] *= -1
-    return values
-
-
-def cancelling(rng, m, span):
-    """The second half cancels the first one; of an odd number of values, one is left."""
-    values = magnitudes(rng, m, span)
-    values[m // 2 : m // 2 * 2] = -values[: m // 2]
-    return rng.permutation(values) if rng.random() < 0.5 else values
-
-
-def alike(rng, m, span):
-    """One value, often just above a power of two, where relative rounding errors are largest."""
-    return np.full(m, 1 + np.exp2(-rng.integers(0, span + 1)) * rng.integers(0, 2))
-
-
-def swallowed(rng, m, span):
-    """A 1, then values that each make a float sum lose or gain almost half an ulp."""
-    values = np.full(m, 2.0**-24 * (1 + rng.choice([-1, 1]) * np.exp2(-rng.integers(2, 11))))
-    values[0] = 1
-    return values
-
-
-def mask(rng, m, span):
-    return (rng.random(m) < rng.random()).astype(float)
-
-
-def normal(rng, m, span):
-    return rng.standard_normal(m)
-
-
-KINDS = [normal, magnitudes, ordered, one_large, alternating, cancelling, alike, swallowed, mask]
 
 
 def sampled(form, data):
@@ -161,7 +128,7 @@ def sampled_of(positions, run):
 def channel(rng, m, data, sampled):
     """One channel's arrays, as doubles; `sampled` are the elements that make the pivot."""
     long_span = 20 if data == "float16" else 60
-    x, dy, g = (rng.choice(KINDS)(rng, m, rng.choice([8, long_span])) for _ in TENSORS)
+    x, dy, g = (elements(rng, rng.choice(KINDS), m, rng.choice([8, long_span])) for _ in TENSORS)
     if rng.random() < 0.2:  # the pivot is about 2 deviations off; if farther, sums are repeated
         x[sampled] = x.mean() + rng.choice([-1, 1]) * rng.uniform(1.8, 2.3) * x.std()
     statistics = rng.choice(["batch", "given", "far", "grazing"])
@@ -193,27 +160,19 @@ def channel(rng, m, data, sampled):
     if rng.random() < 0.25 and variance > 0:  # nothing is left of dst at one element
         beta = -gamma * (x[rng.integers(m)] - mean) / np.sqrt(variance)
     room = 5 if data == "float16" else 900 if data == "float64" else 110
-    scale = rng.choice(["none", "none", "tiny", "large", "any", "apart"])
-    sx, sdy, sg, sgamma = 1, 1, 1, 1
-    if scale != "none":
-        low, high = {
-            "tiny": (-1.1, -0.8),
-            "large": (0.5, 1),
-            "any": (-0.5, 0.5),
-            "apart": (-1.1, 1),
-        }[scale]
-        sx, sdy, sg, sgamma = np.exp2(np.round(room * rng.uniform(low, high, 4)))
+    # As they are, tiny, large, of any size, or far apart.
+    scales = [(0, 0), (0, 0), (-1.1, -0.8), (0.5, 1), (-0.5, 0.5), (-1.1, 1)]
+    sx, sdy, sg, sgamma = np.exp2(np.round(room * rng.uniform(*rng.choice(scales), 4)))
     vectors = mean * sx, variance * sx * sx, gamma * sgamma, beta * sgamma, *incoming
     return x * sx, dy * sdy, g * sg, *vectors
 
 
 def population(rng, form, data, vector):
-    """Channels of every kind."""
     c, m = size_of(form, data)
     with np.errstate(all="ignore"):
         columns = [channel(rng, m, data, sampled(form, data)) for _ in range(c - 1)]
-        # One channel's diff_dst is always `swallowed`, which ruins a plain sum of floats.
-        columns.append((np.ones(m), swallowed(rng, m, 0), np.ones(m), 0, 1, 1, 0, 0, 0))
+        # One channel's diff_dst is always swallowed, which ruins a plain sum of floats.
+        columns.append((np.ones(m), elements(rng, "swallowed", m, 0), np.ones(m), 0, 1, 1, 0, 0, 0))
         arrays = [
             np.array(part).astype(dtype(data if name in TENSORS else vector))
             for name, part in zip(ARRAYS, zip(*columns, strict=True), strict=True)
@@ -225,7 +184,6 @@ def population(rng, form, data, vector):
 
 
 def limit(name):
-    """Half the largest number of a dtype."""
     return np.float64(ml_dtypes.finfo(dtype(name)).max) / 2
 
 
@@ -268,14 +226,10 @@ def computed(p, form, names, function, wanted, **options):
     return want, function(*arguments, data_format=data_format, **options)
 
 
-def gradient(
-    p, form, data, vector, *, is_training=True, function=bn_ext.batch_norm_backward, parts=1
-):
+def gradient(p, form, data, vector, *, function=bn_ext.batch_norm_backward, parts=1, **mode):
     """Return ({output: Error}, a mask of the channels that have bounds), as all in MEMBERS do."""
-    want, grads = computed(
-        p, form, INPUTS, function, reference.batch_norm_backward, is_training=is_training
-    )
-    errors = bounds.errors(grads, want, data, vector, is_training=is_training, parts=parts)
+    want, grads = computed(p, form, INPUTS, function, reference.batch_norm_backward, **mode)
+    errors = bounds.errors(grads, want, data, vector, parts=parts, **mode)
     return errors, fits(p, want, data, vector)
 
 
@@ -299,8 +253,8 @@ def gradient_sums(p, form, data, vector):
 def training(p, form, data, vector):
     functions = bn_ext.batch_norm_training, reference.batch_norm_training
     want, results = computed(p, form, ["src", *AFFINE], *functions)
-    wrong = bounds.forward_errors(results, want, data, FORMATS[FORMS[form][0]])
-    return wrong, fits_forward(p, want, form, data)
+    errors = bounds.forward_errors(results, want, data, FORMATS[FORMS[form][0]])
+    return errors, fits_forward(p, want, form, data)
 
 
 def statistics(p, form, data, vector):
@@ -309,24 +263,21 @@ def statistics(p, form, data, vector):
     def statistics_of(src, *, data_format, epsilon):
         return bn_ext.Statistics(src, data_format=data_format)
 
-    functions = statistics_of, reference.batch_norm_training
-    want, results = computed(p, form, ["src"], *functions)
+    want, results = computed(p, form, ["src"], statistics_of, reference.batch_norm_training)
     errors = bounds.statistics_errors(results.mean, results.variance, want, data)
     return errors, want.variance < limits.tops("float64") / p.src.shape[1]
 
 
 def inference(p, form, data, vector):
-    names = ["src", "mean", "variance", *AFFINE]
-    want, dst = computed(
-        p, form, names, bn_ext.batch_norm_inference, reference.batch_norm_inference
-    )
+    functions = bn_ext.batch_norm_inference, reference.batch_norm_inference
+    want, dst = computed(p, form, ["src", "mean", "variance", *AFFINE], *functions)
     errors = {"dst": bounds.dst_error(dst, want, data, FORMATS[FORMS[form][0]], from_batch=False)}
     return errors, fits_forward(p, want, form, data)
 
 
-def double_backward(p, form, data, vector, *, is_training=True):
+def double_backward(p, form, data, vector, **mode):
     functions = bn_ext.batch_norm_double_backward, reference.batch_norm_double_backward
-    want, results = computed(p, form, SECOND, *functions, is_training=is_training)
+    want, results = computed(p, form, SECOND, *functions, **mode)
     errors = bounds.second_errors(results, want, data, vector)
     return errors, fits_second(p, want, form, data, vector)
 
@@ -362,11 +313,7 @@ def measured(p, form, data, vector, member="backward", **options):
     return shares, broken
 
 
-# ---- the search ----------------------------------------------------------------------
-
-
 def nudged(rng, values):
-    """Numbers a few ulps away."""
     size = values.dtype.itemsize
     bits = values.view(f"i{size}")
     return (bits + rng.integers(-4, 5, values.shape).astype(bits.dtype)).view(values.dtype)
@@ -423,10 +370,6 @@ def search(rng, form, data, vector, member, output, generations):
         yield shares, broken
         better = shares[output] > fitness
         fitness = np.where(better, shares[output], fitness)
-        best = Population(
-            *(
-                np.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-                for new, old in zip(children.arrays(), best.arrays(), strict=True)
-            ),
-            best.epsilon,
-        )
+        pairs = zip(children.arrays(), best.arrays(), strict=True)
+        arrays = (np.where(better.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in pairs)
+        best = Population(*arrays, best.epsilon)

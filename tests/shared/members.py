@@ -55,7 +55,7 @@ def function_of(name):
 def taken_by(name, arguments):
     """The arguments among these that the function of this name has."""
     parameters = inspect.signature(function_of(name)).parameters
-    return {each: value for each, value in arguments.items() if each in parameters}
+    return {argument: value for argument, value in arguments.items() if argument in parameters}
 
 
 @dataclass(frozen=True)

@@ -20,5 +20,3 @@ needs_long_double = pytest.mark.skipif(
     np.finfo(np.longdouble).nmant < 63, reason="long double is no wider than double here"
 )
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-#: Newer CPythons warn if a process with threads forks; tests with this mark do so on purpose.
-forks = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

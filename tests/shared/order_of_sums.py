@@ -22,11 +22,11 @@ def blocks_of_strands(n):
     """For n rows, yield (how many rows a block has, the rows of all such blocks in order)."""
     if n == 0:  # no full row; the caller adds the incomplete one
         return
-    each = -(-n // ROWS)
-    strands = -(-n // each)
-    last = n - (strands - 1) * each
-    for from_, end, rows in ((0, last, strands), (last, each, strands - 1)):
-        yield rows, [k * each + g for g in range(from_, end) for k in range(rows)]
+    length = -(-n // ROWS)
+    strands = -(-n // length)
+    last = n - (strands - 1) * length
+    for from_, end, rows in ((0, last, strands), (last, length, strands - 1)):
+        yield rows, [k * length + g for g in range(from_, end) for k in range(rows)]
 
 
 class Columns:
@@ -57,9 +57,8 @@ class Columns:
     def fold(self, rows, src, diff_dst):
         """Fold blocks of `rows` rows each; rows have any number of elements."""
         if src.size:
-            case = Case(
-                self.dtype, {"src": src, "diff_dst": diff_dst}, self.coefs[:, :1], self.planes
-            )
+            operands = {"src": src, "diff_dst": diff_dst}
+            case = Case(self.dtype, operands, self.coefs[:, :1], self.planes)
             self.planes = folded("gradients", case, rows)["sums"]
 
     def add(self, columns, other):
@@ -67,10 +66,10 @@ class Columns:
         with np.errstate(all="ignore"):
             add_sums(self.case(columns, {}), self.planes[:, :columns], other)
 
-    def channels(self, each):
+    def channels(self, columns):
         """Add up the columns of each channel, which are neighbors: (PLANES, channels)."""
         sums = []
-        for own in np.split(self.planes, self.planes.shape[1] // each, axis=1):
+        for own in np.split(self.planes, self.planes.shape[1] // columns, axis=1):
             case = Case(self.dtype, {}, self.coefs, own)
             with np.errstate(all="ignore"):
                 sums.append(sum_columns(case, own))
@@ -149,9 +148,6 @@ def abreast(sums, *operands):
     """A block's rows are runs, one from each strand."""
     for rows, order in blocks_of_strands(len(operands[0])):
         sums.fold(rows, *(a[order] for a in operands))
-
-
-# ---- a call ---------------------------------------------------------------------------------
 
 
 def merged(positions, channels, run):

@@ -22,7 +22,7 @@ def lets_pass(dst):
 def forward(p, **options):
     """The dst of inference with p's statistics."""
     names = ("src", "mean", "variance", "gamma", "beta")
-    return p.take(bn_ext.batch_norm_inference, *names, data_format=p.data_format, **options)
+    return p.take(bn_ext.batch_norm_inference, *names, **options)
 
 
 def problem(rng, dims, data_format, *types):
@@ -35,7 +35,7 @@ def problem(rng, dims, data_format, *types):
 
 
 def gated(p, gate, function=bn_ext.batch_norm_backward, **options):
-    options |= {"relu": True, gate: getattr(p, gate), "data_format": p.data_format}
+    options |= {"relu": True, gate: getattr(p, gate)}
     return p.take(function, *PLAIN, **options)
 
 
@@ -46,6 +46,4 @@ def passed(p):
 
 def plain(p, **options):
     """What a gated call must give."""
-    return p.run(
-        bn_ext.batch_norm_backward, diff_dst=passed(p), data_format=p.data_format, **options
-    )
+    return p.run(bn_ext.batch_norm_backward, diff_dst=passed(p), **options)

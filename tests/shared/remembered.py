@@ -36,7 +36,6 @@ def solved(case):
 
 
 def case_of(kind, name, data="float32"):
-    """A standard case."""
     return next(standard_cases(kind, data, skip=[*{*RECIPES} - {name}]))
 
 
