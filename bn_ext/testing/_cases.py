@@ -561,8 +561,10 @@ class Kind:
     def __post_init__(self) -> None:
         for name in ("is_training", "relu", "add", "own_statistics"):
             _core.as_flag(getattr(self, name), name)
-        if self.own_statistics and not self.is_training:
-            raise TypeError("own_statistics: expected only with is_training=True")
+        if self.own_statistics and (self.is_forward or not self.is_training):
+            raise TypeError("own_statistics: expected only of a gradient with is_training=True")
+        if self.relu and self.operation == "double_backward":
+            raise TypeError("relu: expected only of a forward pass or its gradient")
         code = _core.as_format(self.data_format or "")
         object.__setattr__(self, "data_format", "NXC" if code & _core.as_format("NXC") else "NCX")
         object.__setattr__(self, "only", code >> 2 or self.only)

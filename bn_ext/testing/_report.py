@@ -238,7 +238,7 @@ def _merged(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 # ---- one call --------------------------------------------------------------------------
 
 
-def said(error: BaseException) -> str:
+def message(error: BaseException) -> str:
     """What someone else's exception says, on one short line."""
     try:
         text = " ".join(str(error).split())[:100]
@@ -298,7 +298,7 @@ def called(
         refused = isinstance(error, NotImplementedError) or (
             any(a is None for a in arrays) and isinstance(error, none)
         )
-        return wrong(f"raised {said(error)}", "refused" if refused else "raised")
+        return wrong(f"raised {message(error)}", "refused" if refused else "raised")
     changed = [name for name, a in before.items() if a.tobytes() != given[name].tobytes()]
     if changed:
         return wrong(f"wrote to {', '.join(changed)}")
@@ -363,7 +363,7 @@ def compared(
         array = as_array(result, data)
     except (Exception, SystemExit) as error:  # a foreign object may fail in any way
         shown = " ".join(_core.shown(result).split())[:40]
-        return wrong(f"expected an array, got {shown}: {said(error)}")
+        return wrong(f"expected an array, got {shown}: {message(error)}")
     kind = array.dtype.name
     if kind not in DTYPES and not np.issubdtype(array.dtype, np.floating):
         hint = "; bfloat16 may be uint16 if the data are bfloat16" * (kind == "uint16")
