@@ -148,13 +148,13 @@ def test_weaker_limits_are_as_wide_as_once_derived(name, data):
     """Of every dtype: in units of u, they are those of float32. Those of float16's arithmetic are
     those of any, but for products of two errors.
     """
-    name, wanted = name
+    name, expected = name
     case = only(KINDS[name], "three axes", data)
-    ((right, bounds),) = ((r, f) for n, r, f in beyond_rounding(case) if n == wanted)
+    ((right, bounds),) = ((r, f) for n, r, f in beyond_rounding(case) if n == expected)
     at = abs(right).argmax()
     shares = [float(a.flat[at] / abs(right.flat[at])) for a in bounds[1:]]
     u = power(number_of(data), 0)
-    assert shares[:2] == pytest.approx([u * n for n in WEAKER[name, wanted]], rel=0.01)
+    assert shares[:2] == pytest.approx([u * n for n in WEAKER[name, expected]], rel=0.01)
     assert len(shares) == 2 + (data == "float16")
     assert all(0.8 < n / shares[1] * u / power("float16", 0) < 1.3 for n in shares[2:])
 
@@ -236,13 +236,13 @@ ENDS = [
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end[0])
 def test_where_limits_end(end, data):
     kind, changes, single, double = end
-    wanted = double if data == "float64" else single
+    expected = double if data == "float64" else single
 
     def is_held(k):
         return holds(kind, data, operands(**changes(np.ldexp(ONE, k))))
 
-    assert is_held(wanted - 1 if wanted else 1000)
-    assert not (wanted and is_held(wanted))
+    assert is_held(expected - 1 if expected else 1000)
+    assert not (expected and is_held(expected))
 
 
 # ---- the ends of each dtype ----------------------------------------------------------------------
@@ -276,6 +276,6 @@ def test_numbers_near_the_ends_of_each_dtype(place, name, data):
             return Kernels(SUMS["wide"]).backward(*arrays, epsilon)
 
         names = "two axes", f"{size} {name}"
-        cases = [only(KINDS["backward"], each, data) for each in names]
+        cases = [only(KINDS["backward"], case, data) for case in names]
         report = run(kernel, cases, arithmetic="double" if size == "small" else "float32")
-        assert {each.case for each in report.failures} == {f"{names[1]}, {data}"}
+        assert {finding.case for finding in report.failures} == {f"{names[1]}, {data}"}

@@ -31,8 +31,8 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("-V", "--version", action="version", version=f"bn_ext {__version__}")
     commands = top.add_subparsers(dest="command", metavar="{info,verify,bench,check}")
 
-    def add_command(run: Callable[..., int], said: str, **more: Any) -> Any:
-        command = commands.add_parser(run.__name__, help=said, description=run.__doc__, **more)
+    def add_command(run: Callable[..., int], text: str, **options: Any) -> Any:
+        command = commands.add_parser(run.__name__, help=text, description=run.__doc__, **options)
         command.set_defaults(run=run)
         return command.add_argument
 
@@ -43,8 +43,8 @@ def parser() -> argparse.ArgumentParser:
 
     add_command(verify, "check that results have the same bits as on other CPUs")
 
-    said = "time bn_ext on this CPU, next to NumPy and torch"
-    add_options(add_command(bench, said, epilog=WORDS))
+    add = add_command(bench, "time bn_ext on this CPU, next to NumPy and torch", epilog=WORDS)
+    add_options(add)
 
     add_check_options(add_command(check, "check a Python function"))
     return top

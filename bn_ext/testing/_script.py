@@ -3,6 +3,7 @@
 import inspect
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def program(
     """
     end = time.monotonic() + seconds
     smallest, stopped = case, False
-    arrays = {**case.arrays, **case.more}
+    arrays = {**case.arrays, **case.by_name}
     start = {
         name: np.moveaxis(a, case.axis, -1) if name in TENSORS else a
         for name, a in arrays.items()
@@ -114,13 +115,14 @@ def _text(function: Any, case: Case, result: str, load: str, stopped: str, strid
     name = getattr(function, "__qualname__", "function")
     lines = [
         f'"""{name}: {result} is wrong, as in the case "{case.name}"{stopped}."""', "",
-        "import sys", "", "import numpy as np", "",
+        *["import functools"] * isinstance(function, partial), "import sys", "",
+        "import numpy as np", "",
     ]  # fmt: skip
     lines += (load or _loading(function)).splitlines()
     lines += ["", "inf, nan = np.inf, np.nan"]
     if case.data == "bfloat16":
         lines.append("import ml_dtypes")
-    for argument, array in {**arrays, **case.more}.items():
+    for argument, array in {**arrays, **case.by_name}.items():
         if array is None:
             lines.append(f"{argument} = None")
             continue
@@ -128,10 +130,10 @@ def _text(function: Any, case: Case, result: str, load: str, stopped: str, strid
         dtype = "ml_dtypes.bfloat16" if data == "bfloat16" else f'"{data}"'
         gaps = ".repeat(2, -1)[..., ::2]" * (strided and argument in TENSORS)
         lines.append(f"{argument} = {_literal(array)}.astype({dtype}){gaps}")
-    given = [*arrays, *(f"{n}={option!r}" for n, option in options.items())]
-    given += [f"{n}={n}" for n in case.more]
+    passed = [*arrays, *(f"{n}={option!r}" for n, option in options.items())]
+    passed += [f"{n}={n}" for n in case.by_name]
     lines += [
-        f"got = function({', '.join(given)})",
+        f"got = function({', '.join(passed)})",
         f"got = got[{case.results.index(result)}] if isinstance(got, (tuple, list)) else got",
         f"got = np.asarray(got, {number!r})",
         f"right = {_literal(right.astype(number))}",
@@ -155,6 +157,9 @@ def _literal(array: Any, digits: str = "") -> str:
 
 def _loading(function: Any) -> str:
     """Lines that import a function, as `function`."""
+    if isinstance(function, partial) and not function.args:
+        options = ", ".join(f"{name}={value!r}" for name, value in function.keywords.items())
+        return f"{_loading(function.func)}\nfunction = functools.partial(function, {options})"
     module, name = (getattr(function, n, "") for n in ("__module__", "__qualname__"))
     if not module or not name.isidentifier():
         return f"function = ...  # {name or 'the function'} goes here"
