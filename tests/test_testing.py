@@ -815,19 +815,6 @@ def test_results_of_other_packages_are_read(kind):
     check_backward(changed(kind), ROWS)
 
 
-@pytest.mark.parametrize(
-    ("result", "text"),
-    [
-        (Raising(RuntimeError("on another device")), "got tensor: RuntimeError: on another device"),
-        (Raising(SystemExit(0)), "got tensor: SystemExit: 0"),
-        (Raising(RuntimeError("no"), "a\nb" * 500), r"got a ba b.{30,36}: RuntimeError: no"),
-    ],
-)
-def test_results_that_cannot_be_read_are_named(result, text):
-    with pytest.raises(AssertionError, match=f"diff_src +expected an array, {text}"):
-        check_backward(changed(lambda _: result, slice(1)), ROWS)
-
-
 def test_bfloat16_is_narrower_than_float32():
     pytest.importorskip("ml_dtypes")
     with pytest.raises(AssertionError, match="expected at least float32, .* got bfloat16"):
@@ -846,51 +833,53 @@ def test_results_of_torch_are_read_or_named():
         check_backward(changed(lambda a: tensor(a).to("meta")), ROWS)
 
 
-@pytest.mark.parametrize(
-    ("made", "got"),
-    [
+class SilentError(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def raising(error):
+    def function(*_, **__):
+        raise error
+
+    return function
+
+
+def returning(*results):
+    return lambda *_, **__: results
+
+
+#: A function, and what is wrong with it.
+FAULTY = [
+    *((changed(make, slice(place, place + 1)), rf"{name} +expected {text}")
+      for place, name in enumerate(("diff_src", "diff_gamma", "diff_beta"))
+      for make, text in (
         (lambda a: a.astype(int), "floating-point numbers, got int64"),
         (lambda a: a != 0, "floating-point numbers, got bool"),
         (lambda a: a + 5j, "floating-point numbers, got complex64"),
         (lambda a: a.astype(object), "floating-point numbers, got object"),
         (lambda a: np.ma.masked_array(a, True), "an array, got masked_array"),
         (lambda a: a.tolist(), "an array, got "),
-        (lambda a: dict(enumerate(a)), "an array, got {0: "),
+        (lambda a: dict(enumerate(a)), "an array, got .0: "),
         (lambda _: None, "an array, got None"),
-    ],
-)
-def test_results_that_are_no_floats_are_wrong(made, got):
-    for place, name in enumerate(("diff_src", "diff_gamma", "diff_beta")):
-        wrong = changed(made, slice(place, place + 1))
-        with pytest.raises(AssertionError, match=rf"{name} +{re.escape('expected ' + got)}"):
-            check_backward(wrong, ROWS)
-
-
-@pytest.mark.parametrize("n", [0, 2, 4])
-def test_another_number_of_results_is_wrong(n):
-    with pytest.raises(AssertionError, match=f"function +expected diff_src, .*, got {n} results"):
-        check_backward(lambda *_, **__: n * (np.zeros((4, 2)),), ROWS)
-
-
-class SilentError(Exception):
-    def __str__(self):
-        raise RuntimeError("no text")
-
-
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
+        (lambda _: Raising(RuntimeError("on another device")),
+         "an array, got tensor: RuntimeError: on another device"),
+        (lambda _: Raising(SystemExit(0)), "an array, got tensor: SystemExit: 0"),
+        (lambda _: Raising(RuntimeError("no"), "a\nb" * 500),
+         r"an array, got a ba b.{30,36}: RuntimeError: no"))),
+    *((returning(*[np.zeros((4, 2))] * n), f"function +expected diff_src, .*, got {n} results")
+      for n in (0, 2, 4)),
+    *((raising(error), rf"function +raised {text}\n1 raised$") for error, text in (
         (SystemExit(0), "SystemExit: 0"), (RuntimeError("no"), "RuntimeError: no"),
         (ValueError("\n on  two\nlines"), "ValueError: on two lines"),
-        (ValueError(), "ValueError"), (SilentError(), "SilentError"),
-    ],
-)  # fmt: skip
-def test_a_function_that_raises_fails(error, text):
-    def ends(*_, **__):
-        raise error
+        (ValueError(), "ValueError"), (SilentError(), "SilentError"))),
+]  # fmt: skip
 
-    with pytest.raises(AssertionError, match=f"function +raised {text}\n1 raised$"):
-        check_backward(ends, ROWS)
+
+@pytest.mark.parametrize(("function", "text"), FAULTY)
+def test_what_is_wrong_with_a_call_is_said(function, text):
+    with pytest.raises(AssertionError, match=text):
+        check_backward(function, ROWS)
 
 
 def test_lines_are_short():
@@ -985,43 +974,89 @@ def test_examples_in_other_languages(name):
 
 
 MODULE = """
+import ctypes, multiprocessing, os, signal, time
+from concurrent.futures import ProcessPoolExecutor
 import bn_ext
-def right(*given, epsilon):
-    return bn_ext.batch_norm_backward(*given, epsilon=epsilon, data_format="NXC")
-def wrong(*given, epsilon):
-    return right(*given, epsilon=2 * epsilon)
 number = 3
+def right(*arrays, epsilon):
+    return bn_ext.batch_norm_backward(*arrays, epsilon=epsilon, data_format="NXC")
+def wrong(*arrays, epsilon):
+    return right(*arrays, epsilon=2 * epsilon)
+def null(*arrays, epsilon):
+    print("called")
+    if arrays[4] is None:
+        ctypes.string_at(0)
+    return right(*arrays, epsilon=epsilon)
+def ends(*arrays, epsilon):
+    os._exit(3)
+def slow(*arrays, epsilon):
+    time.sleep(1000 * (arrays[4] is None))
+    return right(*arrays, epsilon=epsilon)
+def signalled(*arrays, epsilon):
+    os.kill(os.getpid(), signal.SIGRTMIN + 6)
+def pooled(*arrays, epsilon):
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+    print("process", pool.submit(os.getpid).result())
+    ctypes.string_at(0)
 """
+MODULES = {
+    "my_kernels": MODULE, "my_exit": "raise SystemExit(0)", "my_fault": "1 / 0",
+    "my_place": "import os; os.chdir('/'); f = len", "my_end": "import os; os._exit(1)",
+    "my_short": "import sys; sys.modules['ml_dtypes'] = None; f = print",
+}  # fmt: skip
 
 
-def test_a_function_from_the_command_line(tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def modules(tmp_path, monkeypatch):
+    """Modules in the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "my_exit.py").write_text("raise SystemExit(0)")
-    (tmp_path / "my_place.py").write_text("import os; os.chdir('/'); f = len")
-    (tmp_path / "my_kernels.py").write_text(MODULE)
-    (tmp_path / "my_fault.py").write_text("1 / 0")
-    status, out, _ = command(capsys, "check", "my_kernels:right", *FEW)
-    assert (status, out.splitlines()[0][:5]) == (0, "0 of ")
-    assert command(capsys, "check", "my_kernels.py:right", *FEW) == (0, out, "")
-    status, out, _ = command(capsys, "check", "my_kernels:wrong", *FEW, "--quick")
-    assert (status, "two axes" in out) == (1, True)
-    status, out, err = command(capsys, "check", "my_exit:f")
-    assert (status, out) == (2, "")
-    assert err.startswith("bn-ext check: my_exit:f: cannot be imported (SystemExit: 0)")
-    for place, text in (
-        ("my_kernels", "expected module:function"),
-        ("my_kernels:nothing", "cannot be imported .AttributeError"),
-        ("my_kernels:number", "expected a function, got int"),
-        ("no_such_module:f", "cannot be imported .ModuleNotFoundError"),
-        ("my_fault:f", "cannot be imported .ZeroDivisionError"),
-        ("nowhere.py:right", "cannot be imported .FileNotFoundError: no file nowhere.py.$"),
-    ):
-        with pytest.raises(UsageError, match=f"^{place}: {text}"):
-            imported(place)
-    assert command(capsys, "check", "my_place:f", *FEW)[0] == 1
-    where = str(tmp_path / "my_kernels.py")
-    assert command(capsys, "check", f"{where}:right", *FEW, "--op", "training")[0] == 1
+    for name, text in MODULES.items():
+        (tmp_path / f"{name}.py").write_text(text)
+
+
+#: The function, options, the exit status, and what is printed.
+COMMANDS = [
+    ("my_kernels:right", "", 0, r"^0 of \d cases fail\n"),
+    ("my_kernels.py:right", "--repeats 2 --strided --arithmetic double --verbose", 0,
+     "\nright:\n(.*\n)+. right\n$"),
+    ("my_kernels:right", "--own-statistics --op double-backward --layout NCX", 1, r" cases fail"),
+    ("my_kernels:wrong", "--quick", 1, "wrong:\n.* epsilon 2"),
+    ("my_kernels.py:null", "", 1,
+     r"crashed:\n +-  without gamma, float32 +function +crashed .SIGSEGV.\n1 crashed, \d right\n$"),
+    ("my_kernels:ends", "", 1,
+     r"further cases +function +not called, after 5 crashes\ncrashed:\n.*two axes, float32 and 4 "
+     r"more +function +crashed .exit status 3.\n5 crashed, 1 not judged\n$"),
+    ("my_kernels.py:slow", "--timeout 3", 1,
+     r"without gamma, float32 +function +did not return within 3 s\n1 crashed, \d right\n$"),
+    ("my_place:f", "", 1, "raised TypeError"),
+    ("my_end:f", "", 2, "crashed .exit status 1. before the first call"),
+    ("my_exit:f", "", 2, "^bn-ext check: my_exit:f: cannot be imported .SystemExit: 0.\n$"),
+    ("my_short.py:f", "--dtypes bfloat16", 2,
+     "--dtypes: bfloat16 needs ml_dtypes: python -m pip install ml_dtypes"),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize(("place", "options", "status", "text"), COMMANDS)
+def test_a_function_from_the_command_line(capsys, place, options, status, text):
+    ended, out, err = command(capsys, "check", place, *FEW, *options.split())
+    assert ended == status
+    assert re.search(text, err if status == 2 else out), out + err
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize(("place", "text"), [
+    ("my_kernels", "expected module:function"),
+    ("my_kernels:nothing", "cannot be imported .AttributeError"),
+    ("my_kernels:number", "expected a function, got int"),
+    ("no_such_module:f", "cannot be imported .ModuleNotFoundError"),
+    ("my_fault:f", "cannot be imported .ZeroDivisionError"),
+    ("nowhere.py:right", "cannot be imported .FileNotFoundError: no file nowhere.py.$"),
+])  # fmt: skip
+def test_what_cannot_be_imported_is_named(place, text):
+    with pytest.raises(UsageError, match=f"^{place}: {text}"):
+        imported(place)
 
 
 @pytest.mark.parametrize(
@@ -1044,16 +1079,10 @@ def test_options_that_would_change_nothing_are_refused(capsys, place, arguments,
     assert text in err
 
 
-def test_what_this_machine_cannot_judge(tmp_path, capsys, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "longdouble", np.float64)
-        with pytest.raises(NotImplementedError, match="^float64 needs long doubles wider than dou"):
-            check_backward(MINE, dtypes="float64")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_short.py").write_text("import sys; sys.modules['ml_dtypes'] = None; f = print")
-    status, out, err = command(capsys, "check", "my_short.py:f", "--dtypes", "bfloat16")
-    assert (status, out) == (2, "")
-    assert "--dtypes: bfloat16 needs ml_dtypes: python -m pip install ml_dtypes" in err
+def test_what_this_machine_cannot_judge(monkeypatch):
+    monkeypatch.setattr(np, "longdouble", np.float64)
+    with pytest.raises(NotImplementedError, match="^float64 needs long doubles wider than doubles"):
+        check_backward(MINE, dtypes="float64")
 
 
 def test_nothing_of_it_is_imported_by_bn_ext():
@@ -1071,66 +1100,13 @@ def test_every_recipe_is_a_case_of_some_operation():
     assert {name.rpartition(",")[0] for name in names} == {*RECIPES}
 
 
-CRASHES = """
-import ctypes, os, bn_ext
-def null(src, diff_dst, mean, variance, gamma, epsilon):
-    print("called")
-    if gamma is None:
-        ctypes.string_at(0)
-    how = {"epsilon": epsilon, "data_format": "NXC"}
-    return bn_ext.batch_norm_backward(src, diff_dst, mean, variance, gamma, **how)
-def ends(*given, epsilon):
-    os._exit(3)
-"""
-
-
-def test_a_kernel_that_crashes_is_reported(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_crashes.py").write_text(CRASHES)
-    status, out, _ = command(capsys, "check", "my_crashes.py:null", *FEW)
-    assert status == 1
-    lines = out.splitlines()
-    assert lines[2] == "crashed:"
-    assert re.fullmatch(r" +-  without gamma, float32 +function +crashed \(SIGSEGV\)", lines[3])
-    assert re.fullmatch(r"1 crashed, \d right", lines[-1])
-    status, out, _ = command(capsys, "check", "my_crashes:ends", *FEW)
-    assert status == 1
-    assert re.search("two axes, float32 and 4 more +function +crashed .exit status 3.", out)
-    assert re.search("further cases +function +not called, after 5 crashes\ncrashed:\n", out)
-    assert out.endswith("\n5 crashed, 1 not judged\n")
-    (tmp_path / "my_end.py").write_text("import os; os._exit(1)")
-    status, out, err = command(capsys, "check", "my_end:f", *FEW)
-    assert (status, out) == (2, "")
-    assert "crashed (exit status 1) before the first call" in err
-
-
-POOLED = """
-import ctypes, multiprocessing, os, signal, time
-from concurrent.futures import ProcessPoolExecutor
-import bn_ext
-def pooled(src, diff_dst, mean, variance, gamma, epsilon):
-    pool = ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
-    print("process", pool.submit(os.getpid).result())
-    ctypes.string_at(0)
-def timed(*given, epsilon):
-    os.kill(os.getpid(), signal.SIGRTMIN + 6)
-def slow(src, diff_dst, mean, variance, gamma, epsilon):
-    if gamma is None:
-        time.sleep(1000)
-    how = {"epsilon": epsilon, "data_format": "NXC"}
-    return bn_ext.batch_norm_backward(src, diff_dst, mean, variance, gamma, **how)
-"""
-
-
 @needs_linux
-def test_processes_that_a_function_has_started_end_with_it(tmp_path, capfd, monkeypatch):
+@pytest.mark.usefixtures("modules")
+def test_processes_that_a_function_has_started_end_with_it(capfd, monkeypatch):
     """One that lives holds the pipe open, so that no end of it is seen."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(child, "MOST", 1)
-    (tmp_path / "my_pool.py").write_text(POOLED)
-    status, out, err = command(capfd, "check", "my_pool.py:pooled", *FEW)
-    assert status == 1
-    assert "crashed (SIGSEGV)" in out
+    status, out, err = command(capfd, "check", "my_kernels.py:pooled", *FEW)
+    assert (status, "crashed (SIGSEGV)" in out) == (1, True)
     started = int(re.search(r"process (\d+)", err)[1])
     for _ in range(100):  # init reads its status
         try:
@@ -1145,18 +1121,11 @@ def test_processes_that_a_function_has_started_end_with_it(tmp_path, capfd, monk
 
 
 @needs_linux
-def test_a_real_time_signal_and_a_function_that_never_returns(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("modules")
+def test_a_real_time_signal(capsys, monkeypatch):
     monkeypatch.setattr(child, "MOST", 1)
-    (tmp_path / "my_slow.py").write_text(POOLED)
-    status, out, _ = command(capsys, "check", "my_slow.py:timed", *FEW)
-    assert status == 1
-    assert f"crashed (signal {signal.SIGRTMIN + 6})" in out
-    monkeypatch.setattr(child, "MOST", 5)
-    status, out, _ = command(capsys, "check", "my_slow.py:slow", *FEW, "--timeout", "3")
-    assert status == 1
-    assert re.search("without gamma, float32 +function +did not return within 3 s", out)
-    assert re.fullmatch(r"1 crashed, \d right", out.splitlines()[-1])
+    status, out, _ = command(capsys, "check", "my_kernels.py:signalled", *FEW)
+    assert (status, f"crashed (signal {signal.SIGRTMIN + 6})" in out) == (1, True)
 
 
 #: A dataclass looks for its module; a process of its own imports it.
@@ -1183,16 +1152,6 @@ def test_the_file_that_is_named_is_checked(tmp_path, capsys, monkeypatch, name):
     status, out, _ = command(capsys, "check", place, *FEW)
     assert status == 1
     assert re.search(r"^\d wrong", out.splitlines()[-1])
-
-
-def test_options_of_the_command_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_options.py").write_text(MODULE)
-    options = "--quick", "--repeats", "2", "--strided", "--arithmetic", "double", "--verbose"
-    status, out, _ = command(capsys, "check", "my_options:right", *FEW, *options)
-    assert (status, "right:" in out) == (0, True)
-    options = "--own-statistics", "--op", "double-backward", "--layout", "NCX"
-    assert command(capsys, "check", "my_options:right", *FEW, *options)[0] == 1
 
 
 # ---- what a mistake is ---------------------------------------------------------------------
@@ -1501,12 +1460,14 @@ def test_the_smallest_program(tmp_path, capsys):
 
 
 def test_the_smallest_program_of_a_report():
+    wrong = partial(kernel_of("forward", ("+ offset", "")), option=1)
     with pytest.raises(AssertionError) as raised:
-        check_forward(kernel_of("forward", ("+ offset", "")), quick=True)
+        check_forward(wrong, quick=True)
     start = time.monotonic()
     text = raised.value.report.script()
     assert time.monotonic() - start < 10
     assert "function = ...  # kernel goes here" in text or "import kernel as function" in text
+    assert "\nfunction = functools.partial(function, option=1)\n" in text
     assert 'beta = np.array([1.0]).astype("float32")' in text
     with pytest.raises(ValueError, match="^script: expected a report with wrong numbers"):
         check_backward(MINE, quick=True).script()

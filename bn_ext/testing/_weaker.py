@@ -51,7 +51,8 @@ def start(p: Any, number: str, *, folded: bool, from_batch: bool, exact: bool = 
     are, or few rows count.
     """
     wide = np.longdouble
-    u, least, top = (wide(a) for a in (DTYPES[number].unit, *range_of(number)))
+    u, info = wide(DTYPES[number].unit), np.finfo(number)
+    least, top = wide(info.tiny), wide(info.max)
     x, mean, variance = p.src.astype(wide), *(a.astype(wide)[:, None] for a in (p.mean, p.variance))
     m = max(1, x.shape[1])
     n = u * (m + np.log2(m) + PATH)
@@ -89,14 +90,9 @@ def start(p: Any, number: str, *, folded: bool, from_batch: bool, exact: bool = 
     )  # fmt: skip
 
 
-def range_of(number: str) -> tuple[Any, Any]:
-    """A dtype's smallest normal number, and its largest one."""
-    return np.finfo(number).tiny, np.finfo(number).max
-
-
 def out_of_range(p: Any, number: str) -> Any:
     """(C,), of operands: does a product of some formula, but no result, overflow or underflow?"""
-    wide, (least, top) = np.longdouble, range_of(number)
+    wide, info = np.longdouble, np.finfo(number)
     x, mean = p.src.astype(wide), abs(p.mean.astype(wide))
     far, most = (abs(a).max(axis=1, initial=0) for a in (x - p.mean.astype(wide)[:, None], x))
     rstd, scale, m = rstd_of(p), abs(p.gamma.astype(wide)), max(1, x.shape[1])
@@ -113,7 +109,8 @@ def out_of_range(p: Any, number: str) -> Any:
     else:
         products = [rstd**2, *(scale * a for a in (far, most, mean))]
     sizes = np.stack(products)
-    return (((sizes > top) & (sizes < np.inf)) | ((sizes < least) & (sizes > 0))).any(axis=0)
+    overflows, underflows = (sizes > info.max) & (sizes < np.inf), (sizes < info.tiny) & (sizes > 0)
+    return (overflows | underflows).any(axis=0)
 
 
 def forward_bounds(start: Start, p: Any, src_1: Any) -> dict[str, Any]:
