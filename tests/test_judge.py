@@ -169,18 +169,12 @@ def test_the_sign_of_inf_and_nan():
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf])
-def test_results_that_may_overflow_may_be_inf_of_either_sign(value):
+@pytest.mark.parametrize(("limit", "verdict"), [(7e4, "right"), (6e4, "wrong")])
+def test_results_that_may_overflow_may_be_inf_of_either_sign(value, limit, verdict):
     """bn_ext's own: two rows of float16, where the right value is 0 and its limit beyond 65504."""
-    finding = compared(
-        "", "diff_src", np.float16([value]), np.zeros(1), np.full((3, 1), 7e4), data="float16",
-        axis=-1,
-    )  # fmt: skip
-    assert finding.verdict == "right"
-    limits = np.full((3, 1), 6e4)
-    finding = compared(
-        "", "diff_src", np.float16([value]), np.zeros(1), limits, data="float16", axis=-1
-    )
-    assert finding.verdict == "wrong"
+    limits, result = np.full((3, 1), limit), np.float16([value])
+    finding = compared("", "diff_src", result, np.zeros(1), limits, data="float16", axis=-1)
+    assert finding.verdict == verdict
 
 
 def test_a_narrower_vector_is_judged_as_what_it_is(rng):
@@ -243,40 +237,30 @@ def test_other_bits_in_a_second_call_are_said(rng):
     assert (steady.passed, steady.differing) == (True, [])
 
 
-@pytest.mark.parametrize(
-    ("place", "text"),
-    [
-        (np.s_[:], "all"),
-        (np.s_[..., 4], "channel 4 of 5"),
-        (np.s_[..., 2:], "channels 2 to 4 of 5"),
-        (np.s_[..., ::2], "3 of 5 channels"),
-        (np.s_[-1], "sample 6 of 7"),
-        (np.s_[2:6], "samples 2 to 5 of 7"),
-        (np.s_[:, 1, 1], "position 4 of 6"),
-        (np.s_[0, 1, 2, 3], "1 of 210, in channel 3 of 5"),
-        (np.s_[:, 0, 0, :2], "14 of 210, in channels 0 to 1 of 5"),
-    ],
-)
+FOUR, TWO = (7, 2, 3, 5), (2000, 3)
+
+
+@pytest.mark.parametrize(("shape", "place", "text"), [
+    (FOUR, np.s_[:], "all"),
+    (FOUR, np.s_[..., 4], "channel 4 of 5"),
+    (FOUR, np.s_[..., 2:], "channels 2 to 4 of 5"),
+    (FOUR, np.s_[..., ::2], "3 of 5 channels"),
+    (FOUR, np.s_[-1], "sample 6 of 7"),
+    (FOUR, np.s_[2:6], "samples 2 to 5 of 7"),
+    (FOUR, np.s_[:, 1, 1], "position 4 of 6"),
+    (FOUR, np.s_[0, 1, 2, 3], "1 of 210, in channel 3 of 5"),
+    (FOUR, np.s_[:, 0, 0, :2], "14 of 210, in channels 0 to 1 of 5"),
+    (TWO, np.s_[-2:], "rows 1 998 to 1 999 of 2 000"),
+    (TWO, np.s_[:, 1], "channel 1 of 3"),
+])  # fmt: skip
 @pytest.mark.parametrize("axis", [-1, 1])
-def test_which_elements_are_wrong_is_said(place, text, axis):
-    wrong = np.zeros((7, 2, 3, 5))
+def test_which_elements_are_wrong_is_said(shape, place, text, axis):
+    wrong = np.zeros(shape)
     wrong[place] = 1
     wrong = np.moveaxis(wrong, -1, axis)
-    right, limits = np.zeros(wrong.shape), np.full((3, *wrong.shape), 0.1)
-    finding = compared("", "diff_src", wrong, right, limits, data="float32", axis=axis)
+    limits = np.full((3, *wrong.shape), 0.1)
+    finding = compared("", "diff_src", wrong, 0 * wrong, limits, data="float32", axis=axis)
     assert finding.where == text
-
-
-def test_rows_and_channels_of_two_axes_are_named():
-    for place, text in (
-        (np.s_[-2:], "rows 1 998 to 1 999 of 2 000"),
-        (np.s_[:, 1], "channel 1 of 3"),
-    ):
-        wrong = np.zeros((2000, 3))
-        wrong[place] = 1
-        finding = compared("", "diff_src", wrong, 0 * wrong, np.full((3, 2000, 3), 0.1),
-                         data="float32", axis=-1)  # fmt: skip
-        assert finding.where == text
 
 
 def test_one_mistake_is_one_row():

@@ -97,7 +97,7 @@ class Case:
         gamma = self.arrays.get("gamma")
         if gamma is None or name not in ("diff_gamma", "diff_beta"):
             return self.data
-        return max(self.data, gamma.dtype.name, key=limits.unit)
+        return max(self.data, str(gamma.dtype), key=limits.unit)
 
     def exact(self) -> Exact:
         """What is right for results in the dtype of the data or, of vectors, of the arithmetic; and
@@ -630,8 +630,9 @@ class Kind:
         if not self.relu:
             return case
         from_batch = self.is_training and not draw.has_statistics
-        forward = replace(self, operation="training" if from_batch else "inference")
-        dst, _ = replace(forward, own_statistics=False)._case(name, draw).exact()["dst"]
+        operation = "training" if from_batch else "inference"
+        forward = replace(self, operation=operation, own_statistics=False)
+        dst, _ = forward._case(name, draw).exact()["dst"]
         arrays["diff_dst"][np.isnan(dst)] = 0  # packages differ in whether NaN passes
         return replace(case, by_name={"dst": dst.astype(draw.dtype)})
 
