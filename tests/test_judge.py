@@ -273,13 +273,24 @@ def test_one_mistake_is_one_row():
     assert 1 <= len(rows) <= 3, raised.value
 
 
-def test_messages_with_addresses_share_a_row():
-    def refuses(*_, **__):
-        raise ValueError(f"bad tensor at {id(object()):#x}{np.random.default_rng().integers(9)}")
+def refuses(*_, **__):
+    raise ValueError(f"bad tensor at {id(object()):#x}{np.random.default_rng().integers(9)}")
 
+
+def making(make):
+    """A right gradient whose diff_src is something else."""
+    return spoiled(lambda results, src: [make(results[0]), *results[1:]])
+
+
+@pytest.mark.parametrize(("function", "text"), [
+    (refuses, "bad tensor"),
+    (making(lambda a: dict(enumerate(a))), "expected an array, got "),
+    (making(np.ma.masked_array), "expected an array, got "),
+])  # fmt: skip
+def test_messages_with_addresses_and_numbers_share_a_row(function, text):
     with pytest.raises(AssertionError) as raised:
-        check_backward(refuses, quick=True)
-    assert str(raised.value).count("bad tensor") == 1
+        check_backward(function, quick=True)
+    assert str(raised.value).count(text) == 1
 
 
 def test_pointers_that_take_no_none_refuse_it():

@@ -223,10 +223,10 @@ def _merged(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Rows that say the same of several cases, once; numbers and addresses aside."""
     alike: dict[Any, list[tuple[str, ...]]] = {}
     for row in rows:
+        text = re.sub(r"0x[\da-fA-F]+|(?<=an array, got ).*", "", row[6])
+        text = re.sub(r"[\d, ]+", "", text)
         if row[4]:  # a place: is it a stretch of channels, rows, ...?
             text = "".join(re.findall("^(?:channel|row|sample|position)", row[6]))
-        else:
-            text = re.sub(r"0x[\da-fA-F]+|(?<=an array, got ).*|[\d, ]+", "", row[6])
         alike.setdefault((row[2].partition(" ")[0], text), []).append(row)
     return [
         (first[0], first[1] + f" and {len(others)} more" * bool(others), *first[2:])
