@@ -115,8 +115,8 @@ def kernel_of(name, *changes):
 @pytest.mark.parametrize("data", DATA_DTYPES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_straightforward_kernel_in_long_doubles_passes(name, data):
-    is_large = data == "float32" and name in ("forward", "double")
-    report = CHECKS[name](kernel_of(name), dtypes=[data], quick=not is_large)
+    quick = (name, data) != ("forward", "float32")
+    report = CHECKS[name](kernel_of(name), dtypes=[data], quick=quick)
     assert not report.failures
     assert report.worst.share < 1
     assert len(report.lines(verbose=True)) >= 25
@@ -310,7 +310,8 @@ def test_a_gradient_derived_node_by_node_is_right(data):
 
 @pytest.mark.parametrize("term", ["diff_beta + ", " + xhat * diff_gamma", "weight * "])
 def test_a_forgotten_term_is_never_weaker(term):
-    report = run(kernel_of("backward", (term, "")), standard_cases(Kind("backward"), **QUICKER))
+    skip = *QUICKER["skip"], "140 000", "planes of", "4100", "257 channels"
+    report = run(kernel_of("backward", (term, "")), standard_cases(Kind("backward"), skip=skip))
     assert "weaker" not in report.verdicts.values()
 
 
