@@ -7,25 +7,15 @@ import numpy as np
 import pytest
 from cases import DATA_DTYPES
 from needs import needs_long_double
-from remembered import _remembered, case_of, is_wrong  # noqa: F401
+from remembered import KINDS, _remembered, case_of, is_wrong  # noqa: F401
 from weak_kernels import SUMS, Kernels
 
 import bn_ext
 from bn_ext.testing import Report, check_backward, check_forward
-from bn_ext.testing._cases import ARITHMETICS, OPERANDS, RECIPES, Kind, standard_cases
+from bn_ext.testing._cases import ARITHMETICS, OPERANDS, RECIPES, standard_cases
 from bn_ext.testing._report import Finding, called, compared, judged, run
 
 pytestmark = [pytest.mark.fast, pytest.mark.any_level, needs_long_double]
-
-KINDS = {
-    "training": Kind("training"),
-    "inference": Kind("inference", is_training=False),
-    "backward": Kind("backward"),
-    "frozen": Kind("backward", is_training=False),
-    "own": Kind("backward", own_statistics=True),
-    "double": Kind("double_backward"),
-    "double, frozen": Kind("double_backward", is_training=False),
-}
 
 
 def functions(kernels):

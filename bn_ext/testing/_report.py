@@ -500,7 +500,8 @@ class Trial:
                 bits.add(tuple(row[3] for row in self.returned))
             for finding in findings:
                 key = finding.case, finding.result
-                worst[key] = min(worst.get(key, finding), finding, key=_rank)
+                both = worst.get(key, finding), finding
+                worst[key] = min(both, key=lambda f: (VERDICTS.index(f.verdict), -f.share))
         for finding in worst.values():
             if finding.has_wrong_numbers:
                 self.worst = max(self.worst, (finding.share, finding.result))
@@ -543,10 +544,6 @@ def run(function: Callable[..., Any], cases: Iterable[Case], **options: Any) -> 
     report.makers.append(trial.program)
     report.settle()
     return report
-
-
-def _rank(finding: Finding) -> tuple[int, float]:
-    return VERDICTS.index(finding.verdict), -finding.share
 
 
 def _bits(array: Any) -> bytes:

@@ -27,10 +27,12 @@ def program(
     end = time.monotonic() + seconds
     smallest, stopped = case, False
     arrays = {**case.arrays, **case.by_name}
+    changeable = {n: a for n, a in arrays.items() if n not in ("dst", "mean", "variance")}
+    absent = {name: None for name, array in changeable.items() if array is None}
     start = {
         name: np.moveaxis(a, case.axis, -1) if name in TENSORS else a
-        for name, a in arrays.items()
-        if name not in ("dst", "mean", "variance")
+        for name, a in changeable.items()
+        if a is not None
     }
 
     def fails(change: dict[str, Any]) -> Case | None:
@@ -38,12 +40,10 @@ def program(
         if time.monotonic() > end:
             stopped = True
             return None
-        values = {n: None if a is None else a.astype(np.float64) for n, a in change.items()}
+        values = {name: array.astype(np.float64) for name, array in change.items()}
+        change_all = as_set(**values, **absent, epsilon=case.epsilon)
         with _core.DefaultMode():
-            made = case.kind.random(
-                case.name, change["src"].shape, case.src.dtype,
-                as_set(**values, epsilon=case.epsilon),
-            )  # fmt: skip
+            made = case.kind.random(case.name, change["src"].shape, case.src.dtype, change_all)
         if not made.src.size or not verdict(made):
             return None
         smallest = made
@@ -58,10 +58,7 @@ def program(
 def _simplified(arrays: dict[str, Any], fails: Fails) -> None:
     """Cut axes, rows and channels; then round numbers."""
     ndim = arrays["src"].ndim
-    flat = {
-        n: a.reshape(-1, a.shape[-1]) if n in TENSORS and a is not None else a
-        for n, a in arrays.items()
-    }
+    flat = {n: a.reshape(-1, a.shape[-1]) if n in TENSORS else a for n, a in arrays.items()}
     arrays = flat if ndim > 2 and fails(flat) else arrays
     for axis in (*range(arrays["src"].ndim), 0):
         arrays = _cut(arrays, axis, fails)
@@ -82,7 +79,7 @@ def _cut(arrays: dict[str, Any], axis: int, fails: Fails) -> dict[str, Any]:
             gone = slice(place, place + size)
             other = {
                 n: np.delete(a, gone, axis if n in TENSORS else 0)
-                if a is not None and (n in TENSORS or channels)
+                if n in TENSORS or channels
                 else a
                 for n, a in arrays.items()
             }
@@ -95,13 +92,12 @@ def _cut(arrays: dict[str, Any], axis: int, fails: Fails) -> dict[str, Any]:
 
 def _simpler(array: Any) -> Iterator[Any]:
     """The same with fewer digits, the fewest first."""
-    if array is not None:
-        wide = array.astype(np.float64)
-        yield np.ones_like(wide)
-        with np.errstate(all="ignore"):
-            digits = np.floor(np.log10(abs(np.where(np.isfinite(wide) & (wide != 0), wide, 1))))
-        for count in (0, 1, 2):
-            yield np.round(wide / 10.0**digits, count) * 10.0**digits
+    wide = array.astype(np.float64)
+    yield np.ones_like(wide)
+    with np.errstate(all="ignore"):
+        digits = np.floor(np.log10(abs(np.where(np.isfinite(wide) & (wide != 0), wide, 1))))
+    for count in (0, 1, 2):
+        yield np.round(wide / 10.0**digits, count) * 10.0**digits
 
 
 def _text(function: Any, case: Case, result: str, load: str, stopped: str, strided: bool) -> str:
