@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.fast, pytest.mark.any_level, needs_long_double]
 # ---- kernels, right and spoiled ----------------------------------------------------
 
 HEAD = """
-def kernel(src, {arguments}, epsilon, **more):
+def kernel(src, {arguments}, epsilon, **by_name):
     axes, number, wide = tuple(range(src.ndim - 1)), src.dtype, np.longdouble
     M, vector = max(1, src[..., 0].size), np.float64 if src.dtype == np.float64 else np.float32
     one = np.ones(src.shape[-1], wide)
@@ -53,7 +53,7 @@ KERNELS = {
     mean = x.sum(axes) / M
     variance = ((x - mean) ** 2).sum(axes) / M
     rstd = 1 / np.sqrt(variance + wide(epsilon))
-    dst = weight * rstd * (x - mean) + offset + more.get("src_1", 0)
+    dst = weight * rstd * (x - mean) + offset + by_name.get("src_1", 0)
     return dst.astype(number), mean.astype(vector), variance.astype(vector)
 """,
     "inference": HEAD.format(arguments="mean, variance, gamma, beta") + """
@@ -63,8 +63,8 @@ KERNELS = {
 """,
     "backward": HEAD.format(arguments="diff_dst, mean, variance, gamma") + """
     dy = diff_dst.astype(wide)
-    if "dst" in more:
-        dy = np.where(more["dst"] <= 0, 0, dy)
+    if "dst" in by_name:
+        dy = np.where(by_name["dst"] <= 0, 0, dy)
     rstd = 1 / np.sqrt(variance.astype(wide) + wide(epsilon))
     xhat = (x - mean) * rstd
     diff_beta = dy.sum(axes)
@@ -365,7 +365,7 @@ def test_a_relu_and_an_addition():
     assert (finding.case, finding.share) == ("NaN in src, float32", np.inf)
     check_backward(kernel_of("backward"), **relu)
     for name in ("backward", "frozen"):  # what passes where dst is NaN: conventions differ
-        gate = ("dy = diff_dst", "dy = np.where(more.pop('dst') > 0, diff_dst, 0)")
+        gate = ("dy = diff_dst", "dy = np.where(by_name.pop('dst') > 0, diff_dst, 0)")
         CHECKS[name](kernel_of(name, gate), **relu)
     with pytest.raises(AssertionError, match="two axes"):
         check_backward(kernel_of("backward", ("<= 0", "< 0")), **relu)
@@ -377,7 +377,7 @@ def test_a_relu_and_an_addition():
 
 # ---- bn_ext itself -----------------------------------------------------------------
 
-OURS = {
+OPERATIONS = {
     "forward": bn_ext.batch_norm_training,
     "inference": bn_ext.batch_norm_inference,
     "backward": bn_ext.batch_norm_backward,
@@ -393,7 +393,7 @@ def test_bn_ext_passes(data, data_format):
     for name, check in CHECKS.items():
         large = (name, data, data_format) == ("backward", "float32", "NXC")
         options = {"dtypes": [data], "quick": not large, "arithmetic": "double"}
-        function = partial(OURS[name], data_format=data_format)
+        function = partial(OPERATIONS[name], data_format=data_format)
         report = check(function, data_format=data_format, **options)
         assert not any(np.isnan(finding.share) for finding in report.findings)
 
@@ -403,7 +403,7 @@ def test_bn_ext_passes(data, data_format):
 def test_bn_ext_passes_with_a_relu_and_an_addition(name, data):
     options = {"relu": True, "data_format": [*FORMATS][data in SHORT]}
     check = partial(CHECKS[name], dtypes=[data], quick=True, arithmetic="double", **options)
-    function = partial(OURS[name], **options)
+    function = partial(OPERATIONS[name], **options)
     check(function)
     check(
         partial(function, diff_src_1=True) if name in ("backward", "frozen") else function, add=True
@@ -1124,7 +1124,7 @@ from dataclasses import dataclass
 @dataclass
 class Factor:
     value: float = 7.0
-def batch_norm_backward(src, diff_dst, mean, variance, gamma, epsilon, **more):
+def batch_norm_backward(src, diff_dst, mean, variance, gamma, epsilon, **by_name):
     return diff_dst * Factor().value
 """
 
@@ -1238,7 +1238,7 @@ def other_momentum(*arrays, exponential_avg_factor, **options):
     return tensorflow.fused_batch_norm_v3(*arrays, **options)
 
 
-UNGATED = kernel_of("backward", ('if "dst" in more:', "if False:"))
+UNGATED = kernel_of("backward", ('if "dst" in by_name:', "if False:"))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
