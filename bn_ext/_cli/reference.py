@@ -2,7 +2,6 @@
 
 import argparse
 import importlib
-import importlib.machinery
 import importlib.util
 import os
 import re
@@ -159,9 +158,8 @@ def _loaded(path: Path) -> ModuleType:
         if spec and spec.origin and os.path.realpath(spec.origin) == os.path.realpath(path):
             return importlib.import_module(name)
     name = "bn_ext_check_" + re.sub(r"\W", "_", name)
-    loader = importlib.machinery.SourceFileLoader(name, str(path.resolve()))
-    spec = importlib.util.spec_from_loader(name, loader)
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     sys.modules[name] = module  # dataclasses look for it there
-    loader.exec_module(module)
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
     return module
