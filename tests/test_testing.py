@@ -308,6 +308,15 @@ def test_a_gradient_derived_node_by_node_is_right(data):
     assert check_backward(names["kernel"], dtypes=data, quick=True).passed
 
 
+def test_exact_statistics_of_ones_own():
+    """Those of an automatic gradient, where float32 rounds the mean that it is given."""
+    own = "if x.size: mean = x.mean(axes); variance = ((x - mean) ** 2).mean(axes)\n    rstd ="
+    automatic = kernel_of("backward", ("rstd =", own))
+    options = {"arithmetic": "double", "skip": ["with eps", "whole", "channels, p", "000 rows"]}
+    assert check_backward(automatic, own_statistics=True, **options).worst.share < 1
+    failing(check_backward, automatic, "mean far from zero", **options)
+
+
 @pytest.mark.parametrize("term", ["diff_beta + ", " + xhat * diff_gamma", "weight * "])
 def test_a_forgotten_term_is_never_weaker(term):
     skip = *QUICKER["skip"], "140 000", "planes of", "4100", "257 channels"
