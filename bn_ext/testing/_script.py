@@ -13,16 +13,16 @@ import bn_ext._core as _core
 from bn_ext.testing._cases import TENSORS, Case, as_set
 from bn_ext.testing._operators import Operated
 
-#: Does the function still go wrong with these arrays, channels last? Then the case, else None.
-Fails = Callable[[dict[str, Any]], Case | None]
+#: Does the function still go wrong with these arrays, channels last?
+Fails = Callable[[dict[str, Any]], bool]
 
 
 def program(
-    function: Callable[..., Any], case: Case, result: str, verdict: Callable[[Case], bool],
+    function: Callable[..., Any], case: Case, result: str, is_wrong: Callable[[Case], bool],
     *, seconds: float = 10, load: str = "", strided: bool = False,
 ) -> str:  # fmt: skip
     """A program that needs NumPy and the function alone; `load`: the lines that import it;
-    `verdict`: is the result wrong in a case? `strided`: tensors have gaps.
+    `is_wrong`: is the result wrong in a case? `strided`: tensors have gaps.
     """
     end = time.monotonic() + seconds
     smallest, stopped = case, False
@@ -35,19 +35,19 @@ def program(
         if a is not None
     }
 
-    def fails(change: dict[str, Any]) -> Case | None:
+    def fails(change: dict[str, Any]) -> bool:
         nonlocal smallest, stopped
-        if time.monotonic() > end:
-            stopped = True
-            return None
+        stopped = time.monotonic() > end
+        if stopped:
+            return False
         values = {name: array.astype(np.float64) for name, array in change.items()}
         change_all = as_set(**values, **absent, epsilon=case.epsilon)
         with _core.DefaultMode():
             made = case.kind.random(case.name, change["src"].shape, case.src.dtype, change_all)
-        if not made.src.size or not verdict(made):
-            return None
+        if not made.src.size or not is_wrong(made):
+            return False
         smallest = made
-        return made
+        return True
 
     if fails(start):  # or given statistics, or exact sums, are what shows it
         _simplified(start, fails)
