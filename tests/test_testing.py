@@ -395,8 +395,10 @@ OPERATIONS = {
 }
 
 
-@pytest.mark.parametrize("data_format", FORMATS)
-@pytest.mark.parametrize("data", DATA_DTYPES)
+@pytest.mark.parametrize(("data", "data_format"), [
+    ("float32", "NXC"), ("float32", "NCX"), ("float64", "NCX"), ("float16", "NXC"),
+    ("bfloat16", "NXC"),
+])  # fmt: skip
 def test_bn_ext_passes(data, data_format):
     """Its bits, and so the verdicts, are the same at every level and for all numbers of threads."""
     for name, check in CHECKS.items():
@@ -410,13 +412,14 @@ def test_bn_ext_passes(data, data_format):
 @pytest.mark.parametrize("data", DATA_DTYPES)
 @pytest.mark.parametrize("name", ["forward", "inference", "backward", "frozen"])
 def test_bn_ext_passes_with_a_relu_and_an_addition(name, data):
+    """In the other layout."""
     options = {"relu": True, "data_format": [*FORMATS][data in SHORT]}
     check = partial(CHECKS[name], dtypes=[data], quick=True, arithmetic="double", **options)
     function = partial(OPERATIONS[name], **options)
-    check(function)
-    check(
-        partial(function, diff_src_1=True) if name in ("backward", "frozen") else function, add=True
-    )
+    if data == "float32":
+        check(function)
+    is_gradient = name in ("backward", "frozen")
+    check(partial(function, diff_src_1=True) if is_gradient else function, add=True)
 
 
 FUNCTIONS = {
