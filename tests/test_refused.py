@@ -247,7 +247,7 @@ OF_OPTIONS = [
     *each(WITH_EPSILON, TypeError, "epsilon", "expected .* has no default; torch's is 1e-5$",
           ...),
     *each(ANY, TypeError, "num_threads", "expected an integer or None, got",
-          1.0, "2", [1], 2.5, True, shared()),
+          1.0, "2", [1], 2.5, shared()),
     *each(ANY, ValueError, "num_threads", "expected at least 1, got",
           0, -1, -(2**70), -(10**400), -(10**5000)),
     *each(ANY, ValueError, "data_format",

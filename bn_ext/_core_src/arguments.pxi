@@ -238,8 +238,6 @@ cdef int as_num_threads(object num_threads) except -1:
     """0 stands for None."""
     if num_threads is None:
         return 0
-    if isinstance(num_threads, bool):  # True is the integer 1, but says nothing of a number
-        raise TypeError(f"num_threads: expected an integer or None, got {num_threads}")
     return min(as_index(num_threads, "num_threads", "an integer or None", 1), INT_MAX)
 
 
