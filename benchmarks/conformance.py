@@ -123,11 +123,9 @@ def rows_of(module, operation, layout, own):
     """A row for each case that is not right, and for those that are right in one arithmetic."""
     kind = kind_of(operation, layout, own)
     load = partial(imported, f"{adapters.__name__}.{module}:{operation}")
-    report = child.run(load, partial(standard_cases, kind), arithmetic="float32",
-                       narrow=False, repeats=1, same_bits=False, strided=False,
-                       timeout=3000)  # fmt: skip
+    report = child.run(load, partial(standard_cases, kind), timeout=3000)
     right, rows = {}, []
-    for findings in report._cases().values():
+    for findings in report.cases().values():
         worst, name = findings[0], findings[0].case.removesuffix(", float32")
         if worst.verdict == "right":
             kinds = [each.arithmetic for each in findings]

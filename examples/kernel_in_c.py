@@ -40,4 +40,4 @@ def mine(src, mean, variance, gamma, beta, epsilon):
     return dst
 
 
-print(check_forward(mine, is_training=False))
+print(check_forward(mine, is_training=False, quick=True))

@@ -7,25 +7,19 @@ import numpy as np
 import pytest
 from cases import DATA_DTYPES
 from needs import needs_long_double
+from remembered import KINDS as ALL, case_of
 from weak_kernels import SUMS, Kernels
 
 from bn_ext.testing import _formulas as formulas, _limits as limits
-from bn_ext.testing._cases import RECIPES, TENSORS, Kind, standard_cases
+from bn_ext.testing._cases import TENSORS, Kind, standard_cases
 from bn_ext.testing._report import run
 
 pytestmark = [pytest.mark.fast, pytest.mark.any_level, needs_long_double]
 
-KINDS = {
-    "training": Kind("training"),
+KINDS = ALL | {
     "training, add": Kind("training", add=True, relu=True),
-    "inference": Kind("inference", is_training=False),
     "inference, add": Kind("inference", is_training=False, add=True),
-    "backward": Kind("backward"),
     "backward, relu": Kind("backward", relu=True, add=True),
-    "frozen": Kind("backward", is_training=False),
-    "own": Kind("backward", own_statistics=True),
-    "double": Kind("double_backward"),
-    "double, frozen": Kind("double_backward", is_training=False),
 }
 #: By dtype: u and the smallest number, as powers of two.
 POWERS = {
@@ -100,12 +94,6 @@ def beyond_rounding(case):
             yield result, right, bounds - (half_ulp(right, kind) if rounded else 0)
 
 
-def only(kind, name, data):
-    """A standard case."""
-    (case,) = standard_cases(kind, data, skip=[*{*RECIPES} - {name}])
-    return case
-
-
 @pytest.mark.parametrize("data", DATA_DTYPES)
 @pytest.mark.parametrize("name", KINDS)
 def test_limits_are_as_derived(name, data):
@@ -148,13 +136,13 @@ def test_weaker_limits_are_as_wide_as_once_derived(name, data):
     """Of every dtype: in units of u, they are those of float32. Those of float16's arithmetic are
     those of any, but for products of two errors.
     """
-    name, wanted = name
-    case = only(KINDS[name], "three axes", data)
-    ((right, bounds),) = ((r, f) for n, r, f in beyond_rounding(case) if n == wanted)
+    name, expected = name
+    case = case_of(KINDS[name], "three axes", data)
+    ((right, bounds),) = ((r, f) for n, r, f in beyond_rounding(case) if n == expected)
     at = abs(right).argmax()
     shares = [float(a.flat[at] / abs(right.flat[at])) for a in bounds[1:]]
     u = power(number_of(data), 0)
-    assert shares[:2] == pytest.approx([u * n for n in WEAKER[name, wanted]], rel=0.01)
+    assert shares[:2] == pytest.approx([u * n for n in WEAKER[name, expected]], rel=0.01)
     assert len(shares) == 2 + (data == "float16")
     assert all(0.8 < n / shares[1] * u / power("float16", 0) < 1.3 for n in shares[2:])
 
@@ -172,7 +160,7 @@ LOST = {
 @pytest.mark.parametrize("data", ["float32", "float64"])
 @pytest.mark.parametrize("key", LOST)
 def test_limits_of_what_underflow_takes(key, data):
-    right, bounds = only(KINDS[key[0]], "small diff_dst", data).exact()[key[1]]
+    right, bounds = case_of(KINDS[key[0]], "small diff_dst", data).exact()[key[1]]
     at, units = abs(right).argmin(), [power(data, 1), *[np.finfo(data).tiny] * 2]
     shares = [float(a.flat[at] / unit) for a, unit in zip(bounds, units, strict=True)]
     assert shares == pytest.approx(LOST[key], rel=0.01)
@@ -236,13 +224,13 @@ ENDS = [
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end[0])
 def test_where_limits_end(end, data):
     kind, changes, single, double = end
-    wanted = double if data == "float64" else single
+    expected = double if data == "float64" else single
 
     def is_held(k):
         return holds(kind, data, operands(**changes(np.ldexp(ONE, k))))
 
-    assert is_held(wanted - 1 if wanted else 1000)
-    assert not (wanted and is_held(wanted))
+    assert is_held(expected - 1 if expected else 1000)
+    assert not (expected and is_held(expected))
 
 
 # ---- the ends of each dtype ----------------------------------------------------------------------
@@ -276,6 +264,6 @@ def test_numbers_near_the_ends_of_each_dtype(place, name, data):
             return Kernels(SUMS["wide"]).backward(*arrays, epsilon)
 
         names = "two axes", f"{size} {name}"
-        cases = [only(KINDS["backward"], each, data) for each in names]
+        cases = [case_of(KINDS["backward"], case, data) for case in names]
         report = run(kernel, cases, arithmetic="double" if size == "small" else "float32")
-        assert {each.case for each in report.failures} == {f"{names[1]}, {data}"}
+        assert {finding.case for finding in report.failures} == {f"{names[1]}, {data}"}

@@ -1,7 +1,6 @@
 """bn_ext.testing passes right kernels and finds wrong ones; the report says where and why."""
 
 import itertools
-import json
 import re
 import shutil
 import signal
@@ -27,19 +26,20 @@ sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
 import bn_ext
 from benchmarks.practices import DOUBLE_BACKWARD, kernel_with
 from bn_ext._cli import child
+from bn_ext._cli.reference import imported
+from bn_ext._cli.usage import UsageError
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
 from bn_ext.testing import Report, check_backward, check_double_backward, check_forward
 from bn_ext.testing._cases import ARITHMETICS, RECIPES, RESULTS, Kind, standard_cases
 from bn_ext.testing._operators import OPERATORS, PACKAGES
 from bn_ext.testing._report import run
-from bn_ext.testing._variations import VARIATIONS, Varied
 
 pytestmark = [pytest.mark.fast, pytest.mark.any_level, needs_long_double]
 
 # ---- kernels, right and spoiled ----------------------------------------------------
 
 HEAD = """
-def kernel(src, {arguments}, epsilon, **more):
+def kernel(src, {arguments}, epsilon, **by_name):
     axes, number, wide = tuple(range(src.ndim - 1)), src.dtype, np.longdouble
     M, vector = max(1, src[..., 0].size), np.float64 if src.dtype == np.float64 else np.float32
     one = np.ones(src.shape[-1], wide)
@@ -53,7 +53,7 @@ KERNELS = {
     mean = x.sum(axes) / M
     variance = ((x - mean) ** 2).sum(axes) / M
     rstd = 1 / np.sqrt(variance + wide(epsilon))
-    dst = weight * rstd * (x - mean) + offset + more.get("src_1", 0)
+    dst = weight * rstd * (x - mean) + offset + by_name.get("src_1", 0)
     return dst.astype(number), mean.astype(vector), variance.astype(vector)
 """,
     "inference": HEAD.format(arguments="mean, variance, gamma, beta") + """
@@ -63,8 +63,8 @@ KERNELS = {
 """,
     "backward": HEAD.format(arguments="diff_dst, mean, variance, gamma") + """
     dy = diff_dst.astype(wide)
-    if "dst" in more:
-        dy = np.where(more["dst"] <= 0, 0, dy)
+    if "dst" in by_name:
+        dy = np.where(by_name["dst"] <= 0, 0, dy)
     rstd = 1 / np.sqrt(variance.astype(wide) + wide(epsilon))
     xhat = (x - mean) * rstd
     diff_beta = dy.sum(axes)
@@ -95,8 +95,9 @@ CHECKS = {
 
 
 def all_but(*names):
-    """What `skip` leaves only the cases whose names start so."""
-    return [name for name in RECIPES if not f"{name},".startswith(names)]
+    """What `skip` leaves only the cases whose names start so, and those named in these."""
+    kept = [name for name in RECIPES if f"{name},".startswith(names)]
+    return [name for name in RECIPES if not any(name in other for other in kept)]
 
 
 #: What leaves the command few cases: it solves them anew in each process.
@@ -114,24 +115,25 @@ def kernel_of(name, *changes):
 @pytest.mark.parametrize("data", DATA_DTYPES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_straightforward_kernel_in_long_doubles_passes(name, data):
-    report = CHECKS[name](kernel_of(name), dtypes=[data], quick=data != "float32")
+    quick = (name, data) != ("forward", "float32")
+    report = CHECKS[name](kernel_of(name), dtypes=[data], quick=quick)
     assert not report.failures
     assert report.worst.share < 1
     assert len(report.lines(verbose=True)) >= 25
     assert len(report.lines()) <= 12
 
 
-def failing(check, function, case="", result="", **how):
+def failing(check, function, case="", result="", **options):
     """Assert that a check fails in this case; return the findings, of a result if it is given."""
     with pytest.raises(AssertionError) as raised:
-        check(function, **how)
-    found = [
-        each
-        for each in raised.value.report.failures
-        if each.case.startswith(case) and each.result.startswith(result)
+        check(function, **options)
+    findings = [
+        finding
+        for finding in raised.value.report.failures
+        if finding.case.startswith(case) and finding.result.startswith(result)
     ]
-    assert found, str(raised.value)
-    return found
+    assert findings, str(raised.value)
+    return findings
 
 
 RSTD = "1 / np.sqrt(variance.astype(wide) + wide(epsilon))"
@@ -140,8 +142,21 @@ SQUARES = [("((x - mean) ** 2).sum(axes) / M", "(x.astype(number) ** 2).sum(axes
 FOLDED = """((weight * rstd).astype(number) * diff_dst
         - (weight * rstd**2 * diff_gamma / M).astype(number) * src
         + (weight * rstd * (mean * rstd * diff_gamma - diff_beta) / M).astype(number))"""
+NEITHER = "gamma is None or beta is None"
 #: kernel, what replaces what, a case that must fail, and what its line must say; more: MISTAKES.
 SPOILED = [
+    ("backward", [("= weight *", "= (weight if M != weight.size else weight[:, None]) *")],
+     "as many rows as channels", "diff_src "),
+    ("backward", [("return", "if src.ndim > 2 and len(src) > 9: diff_src[...] = 0\n    return")],
+     "three axes", "diff_src "),
+    ("inference", [("weight * rstd * (x - mean)",
+                    "np.where(weight == 0, 0, weight * rstd * (x - mean))")], "NaN in src with",
+     "dst "),
+    ("forward", [("weight * rstd", f"(one if {NEITHER} else weight) * rstd")], "gamma without",
+     "dst "),
+    ("forward", [("+ offset", f"+ (0 if {NEITHER} else offset)")], "beta without gamma", "dst "),
+    ("backward", [("return", "diff_src[abs(diff_src) < 1e-20] = 0; return")], "small diff_dst",
+     "diff_src "),
     ("backward", [("(dy - through)", "-through")], "two axes", "diff_src "),
     ("backward", [("weight * rstd *", "weight *")], "epsilon 2", "diff_src "),
     ("backward", [("wide(epsilon)", "np.float16(epsilon)")], "variance near", "diff_gamma"),
@@ -194,6 +209,8 @@ WEAKER = [
      "float32"),
     ("inference", [("(x - mean) + offset", "x + (offset - weight * rstd * mean).astype(number)")],
      "mean of 1000", "dst", "any"),
+    # Where a variance is 0, folded arithmetic may have anything.
+    ("forward", [("return", "dst[..., variance == 0] = 0; return")], "constant with", "dst", "any"),
 ]  # fmt: skip
 
 
@@ -213,34 +230,6 @@ def test_weaker_arithmetic_is_no_mistake(name, changes, case, result, weakest):
         assert re.search(f"weaker .*{re.escape(ARITHMETICS[weakest])}", report.summary)
 
 
-def some(where):
-    """A kernel that is wrong for some shapes, which it gets with the channels last."""
-    spoilt = f"if {where}: diff_src[...] = diff_gamma[...] = diff_beta[...] = 0"
-    return "backward", [("return", f"N, C = src.shape[0], src.shape[-1]\n    {spoilt}\n    return")]
-
-
-NEITHER = "gamma is None or beta is None"
-#: What no kernel of test_judge.py stands for.
-HOLES = [
-    ("backward", [("= weight *", "= (weight if M != weight.size else weight[:, None]) *")],
-     "as many rows as channels"),
-    (*some("src.ndim > 2 and N > 9"), "three axes"),
-    ("inference", [("weight * rstd * (x - mean)",
-                    "np.where(weight == 0, 0, weight * rstd * (x - mean))")], "NaN in src with"),
-    ("forward", [("return", "dst[..., variance == 0] = 0; return")], "constant with"),
-    ("forward", [("weight * rstd", f"(one if {NEITHER} else weight) * rstd")], "gamma without"),
-    ("forward", [("+ offset", f"+ (0 if {NEITHER} else offset)")], "beta without gamma"),
-    ("backward", [("return", "diff_src[abs(diff_src) < 1e-20] = 0; return")], "small diff_dst"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "changes", "case"), HOLES)
-def test_kernels_that_are_wrong_for_few_data_are_found(name, changes, case):
-    found = failing(CHECKS[name], kernel_of(name, *changes), case, quick=True)
-    # Where a variance is 0, folded arithmetic may have anything.
-    assert {each.verdict for each in found} & {"wrong", "raised"} or case == "constant with"
-
-
 @pytest.mark.parametrize(("data", "least"), [("float16", 2.0**-14), ("bfloat16", 2.0**-126)])
 @pytest.mark.parametrize("name", ["backward", "frozen"])
 def test_kernels_that_flush_16_bit_results_are_found(name, data, least):
@@ -252,25 +241,25 @@ def test_kernels_that_flush_16_bit_results_are_found(name, data, least):
     )  # fmt: skip
     kernel = kernel_of(name, change)
     for kind in [*ARITHMETICS][:3] if data == "float16" else ["double"]:
-        how = {"dtypes": data, "quick": True, "arithmetic": kind}
-        failing(CHECKS[name], kernel, "small diff_dst", "diff_src", **how)
+        options = {"dtypes": data, "quick": True, "arithmetic": kind}
+        failing(CHECKS[name], kernel, "small diff_dst", "diff_src", **options)
 
 
 def test_cases_are_made_and_judged_in_the_default_mode():
     torch = pytest.importorskip("torch")
     frozen = kernel_of("frozen")
 
-    def flushes(*given, **how):
-        found = frozen(*given, **how)
+    def flushes(*arguments, **options):
+        results = frozen(*arguments, **options)
         torch.set_flush_denormal(True)
-        return np.where(abs(found[0]) < 2.0**-126, 0, found[0])
+        return np.where(abs(results[0]) < 2.0**-126, 0, results[0])
 
     try:
         for mode in (True, False):
             CASES.clear()
             torch.set_flush_denormal(mode)
-            how = {"is_training": False, "quick": True, "arithmetic": "double"}
-            failing(check_backward, flushes, "small diff_dst", "diff_src", **how)
+            options = {"is_training": False, "quick": True, "arithmetic": "double"}
+            failing(check_backward, flushes, "small diff_dst", "diff_src", **options)
     finally:
         torch.set_flush_denormal(False)
 
@@ -286,16 +275,16 @@ def test_subnormal_numbers_that_count_as_0_are_weak_arithmetic(name, data):
             return None
         return np.where(abs(array) < np.finfo(data).tiny, 0, array).astype(array.dtype)
 
-    def flushes(*given, **how):
-        found = kernel_of(name)(*map(flushed, given), **how)
-        return tuple(map(flushed, found)) if isinstance(found, tuple) else flushed(found)
+    def flushes(*arguments, **options):
+        results = kernel_of(name)(*map(flushed, arguments), **options)
+        return tuple(map(flushed, results)) if isinstance(results, tuple) else flushed(results)
 
     report = CHECKS[name](flushes, dtypes=data, quick=True)
     assert report.verdicts == dict.fromkeys(report.verdicts, "right")
     if name != "double":
         assert re.search(r" right; subnormal numbers are 0 in \d+ cases?$", report.summary)
-        found = failing(CHECKS[name], flushes, arithmetic="double", dtypes=data, quick=True)
-        assert {each.verdict for each in found} == {"weaker"}
+        findings = failing(CHECKS[name], flushes, arithmetic="double", dtypes=data, quick=True)
+        assert {finding.verdict for finding in findings} == {"weaker"}
 
 
 STAGED = """
@@ -316,20 +305,30 @@ def test_a_gradient_derived_node_by_node_is_right(data):
     """It sums src - mean, which the rounding of the given mean leaves."""
     names = {"np": np}
     exec(HEAD.format(arguments="diff_dst, mean, variance, gamma") + STAGED, names)
-    assert check_backward(names["kernel"], dtypes=data, **QUICKER).passed
+    assert check_backward(names["kernel"], dtypes=data, quick=True).passed
+
+
+def test_exact_statistics_of_ones_own():
+    """Those of an automatic gradient, where float32 rounds the mean that it is given."""
+    own = "if x.size: mean = x.mean(axes); variance = ((x - mean) ** 2).mean(axes)\n    rstd ="
+    automatic = kernel_of("backward", ("rstd =", own))
+    options = {"arithmetic": "double", "skip": ["with eps", "whole", "channels, p", "000 rows"]}
+    assert check_backward(automatic, own_statistics=True, **options).worst.share < 1
+    failing(check_backward, automatic, "mean far from zero", **options)
 
 
 @pytest.mark.parametrize("term", ["diff_beta + ", " + xhat * diff_gamma", "weight * "])
 def test_a_forgotten_term_is_never_weaker(term):
-    report = run(kernel_of("backward", (term, "")), standard_cases(Kind("backward"), **QUICKER))
+    skip = *QUICKER["skip"], "140 000", "planes of", "4100", "257 channels"
+    report = run(kernel_of("backward", (term, "")), standard_cases(Kind("backward"), skip=skip))
     assert "weaker" not in report.verdicts.values()
 
 
 @pytest.mark.parametrize("name", ["NC", "NLC", "NHWC", "NDHWC", "NCW", "NCHW", "channels_first"])
 def test_all_names_of_data_formats(name):
-    def strict(*given, epsilon):
-        shapes.add(len(given[0].shape))
-        return bn_ext.batch_norm_backward(*given, epsilon=epsilon, data_format=name)
+    def strict(*arguments, epsilon):
+        shapes.add(len(arguments[0].shape))
+        return bn_ext.batch_norm_backward(*arguments, epsilon=epsilon, data_format=name)
 
     shapes = set()
     report = check_backward(strict, data_format=name, quick=True)
@@ -339,17 +338,17 @@ def test_all_names_of_data_formats(name):
         check_backward(strict, np.ones((3, 2, 4, 2, 5)[: len(name)]), data_format=name)
 
 
-@pytest.mark.parametrize(("name", "changes", "case", "said"), SPOILED)
-def test_spoiled_kernels_are_found_with_the_reason(name, changes, case, said):
+@pytest.mark.parametrize(("name", "changes", "case", "text"), SPOILED)
+def test_spoiled_kernels_are_found_with_the_reason(name, changes, case, text):
     with pytest.raises(AssertionError) as raised:
         CHECKS[name](kernel_of(name, *changes), skip=all_but(case, "two axes"))
     lines = str(raised.value).splitlines()
     assert re.match(r"\d+ of \d+ cases fail", lines[0])
     assert max(map(len, lines)) < 140
-    found = [each for each in raised.value.report.findings if each.case.startswith(case)]
-    lines = Report(found).lines()
+    findings = raised.value.report.findings
+    lines = Report([finding for finding in findings if finding.case.startswith(case)]).lines()
     assert lines[2] in ("wrong:", "raised:")
-    assert said in lines[3]
+    assert text in lines[3]
 
 
 def test_a_kernel_that_is_wrong_for_one_dtype():
@@ -360,7 +359,6 @@ def test_a_kernel_that_is_wrong_for_one_dtype():
     narrow = kernel_of("backward", ("np.float64 if", "np.float32 if"))
     with pytest.raises(AssertionError, match="diff_gamma .* expected at least float64"):
         check_backward(narrow, dtypes="float64", quick=True)
-    assert check_backward(narrow, dtypes="float64", narrow=True, quick=True).worst.share <= 1
 
 
 @pytest.mark.whole
@@ -372,11 +370,11 @@ def test_a_relu_and_an_addition():
     failing(check_forward, kernel_of("forward"), "two axes, float32", "dst", **relu)
     dropped = kernel_of("forward", ("return", "dst = np.fmax(dst, 0); return"))
     skip = "Inf", "gamma 0", "with eps", "vectors"
-    (found,) = failing(check_forward, dropped, skip=skip, **relu)
-    assert (found.case, found.share) == ("NaN in src, float32", np.inf)
+    (finding,) = failing(check_forward, dropped, skip=skip, **relu)
+    assert (finding.case, finding.share) == ("NaN in src, float32", np.inf)
     check_backward(kernel_of("backward"), **relu)
     for name in ("backward", "frozen"):  # what passes where dst is NaN: conventions differ
-        gate = ("dy = diff_dst", "dy = np.where(more.pop('dst') > 0, diff_dst, 0)")
+        gate = ("dy = diff_dst", "dy = np.where(by_name.pop('dst') > 0, diff_dst, 0)")
         CHECKS[name](kernel_of(name, gate), **relu)
     with pytest.raises(AssertionError, match="two axes"):
         check_backward(kernel_of("backward", ("<= 0", "< 0")), **relu)
@@ -388,7 +386,7 @@ def test_a_relu_and_an_addition():
 
 # ---- bn_ext itself -----------------------------------------------------------------
 
-OURS = {
+OPERATIONS = {
     "forward": bn_ext.batch_norm_training,
     "inference": bn_ext.batch_norm_inference,
     "backward": bn_ext.batch_norm_backward,
@@ -397,26 +395,31 @@ OURS = {
 }
 
 
-@pytest.mark.parametrize("data_format", FORMATS)
-@pytest.mark.parametrize("data", DATA_DTYPES)
+@pytest.mark.parametrize(("data", "data_format"), [
+    ("float32", "NXC"), ("float32", "NCX"), ("float64", "NCX"), ("float16", "NXC"),
+    ("bfloat16", "NXC"),
+])  # fmt: skip
 def test_bn_ext_passes(data, data_format):
     """Its bits, and so the verdicts, are the same at every level and for all numbers of threads."""
     for name, check in CHECKS.items():
         large = (name, data, data_format) == ("backward", "float32", "NXC")
         options = {"dtypes": [data], "quick": not large, "arithmetic": "double"}
-        ours = partial(OURS[name], data_format=data_format)
-        report = check(ours, data_format=data_format, **options)
-        assert not any(np.isnan(each.share) for each in report.findings)
+        function = partial(OPERATIONS[name], data_format=data_format)
+        report = check(function, data_format=data_format, **options)
+        assert not any(np.isnan(finding.share) for finding in report.findings)
 
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
 @pytest.mark.parametrize("name", ["forward", "inference", "backward", "frozen"])
 def test_bn_ext_passes_with_a_relu_and_an_addition(name, data):
+    """In the other layout."""
     options = {"relu": True, "data_format": [*FORMATS][data in SHORT]}
     check = partial(CHECKS[name], dtypes=[data], quick=True, arithmetic="double", **options)
-    ours = partial(OURS[name], **options)
-    check(ours)
-    check(partial(ours, diff_src_1=True) if name in ("backward", "frozen") else ours, add=True)
+    function = partial(OPERATIONS[name], **options)
+    if data == "float32":
+        check(function)
+    is_gradient = name in ("backward", "frozen")
+    check(partial(function, diff_src_1=True) if is_gradient else function, add=True)
 
 
 FUNCTIONS = {
@@ -438,15 +441,17 @@ def test_operators_of_specifications(name):
     check = check_backward if operator.operation == "backward" else check_forward
     modes = [operator.operation != "inference"]
     modes += [False] if name.startswith("tensorflow") else []
-    how = {"operator": name, "quick": True}
+    options = {"operator": name, "quick": True}
     dtypes = PACKAGES[name.partition(".")[0]].get("dtypes", DATA_DTYPES)
     for is_training in modes:
-        mode = {"is_training": is_training, "arithmetic": "double", **how}
-        check(function, dtypes=dtypes, **mode)
-        check(function, dtypes="float32", data_format="NCX", **mode)
-    for flag in ("relu", "add"):
+        mode = {"is_training": is_training, "arithmetic": "double", **options}
+        check(function, **mode)
+        mode["skip"] = all_but("two axes", "four axes", "five axes", "without gamma", "large src")
+        for data in dtypes:
+            check(function, dtypes=data, data_format="NCX", **mode)
+    for flag in ("relu", "add")[: 1 if check is check_backward else 2]:
         with pytest.raises(ValueError, match=f"^{flag}: expected False for {name}"):
-            check(function, is_training=modes[0], **how, **{flag: True})
+            check(function, is_training=modes[0], **options, **{flag: True})
 
 
 def test_each_result_of_an_operator_is_judged():
@@ -455,45 +460,42 @@ def test_each_result_of_an_operator_is_judged():
         check = check_backward if operator.operation == "backward" else check_forward
         training = operator.operation != "inference"
         for is_training in {training, training and name != "tensorflow.FusedBatchNormV3"}:
-            how = {"operator": name, "is_training": is_training, "skip": all_but("two axes")}
+            options = {"operator": name, "is_training": is_training, "skip": all_but("two axes")}
             unjudged = {"reserve_space_3", "reserve_space_4", "reserve_space_5"}
             unjudged |= set() if is_training else {"mean", "variance"}
             count = len(operator.results)
             for place, result in enumerate(operator.results):
 
-                def off(*given, place=place, function=function, count=count, **options):
-                    found = function(*given, **options)
-                    found = [*found] if count > 1 else [found]
-                    found[place] = 2 * found[place] + 1
-                    return found
+                def off(*arguments, place=place, function=function, count=count, **options):
+                    results = function(*arguments, **options)
+                    results = [*results] if count > 1 else [results]
+                    results[place] = 2 * results[place] + 1
+                    return results
 
                 if result in unjudged:
-                    check(off, **how)
+                    check(off, **options)
                 else:
-                    failing(check, off, "two axes, float32", result, **how)
+                    failing(check, off, "two axes, float32", result, **options)
             for few in (lambda a: a[:-1], lambda a: a[0]):
                 if count > 1:
-                    said = f"expected {', '.join(operator.results)}, got [1-5] results"
-                    with pytest.raises(AssertionError, match=said):
-                        check(lambda *a, f=function, few=few, **k: few(f(*a, **k)), **how)
+                    text = f"expected {', '.join(operator.results)}, got [1-5] results"
+                    with pytest.raises(AssertionError, match=text):
+                        check(lambda *a, f=function, few=few, **k: few(f(*a, **k)), **options)
 
 
-def test_a_running_mean_is_not_the_batchs():
-    def swapped(*given, **options):
-        y, mean, variance, *batch, reserve = tensorflow.fused_batch_norm_v3(*given, **options)
-        return y, batch[0], variance, mean, batch[1], reserve
+@pytest.mark.parametrize(("case", "result", "change"), [
+    ("two axes", "running_mean", {"y": "y", "batch_mean": "reserve_space_1"}),
+    ("127 rows", "running_variance", {"batch_variance": "reserve_space_2"}),
+])  # fmt: skip
+def test_running_statistics_are_not_the_batchs(case, result, change):
+    """A running mean; and a running variance, which is to be unbiased."""
 
-    how = {"operator": "FusedBatchNormV3", "skip": all_but("two axes")}
-    failing(check_forward, swapped, "two axes, float32", "running_mean", **how)
+    def mistaken(*arguments, **options):
+        results = tensorflow.fused_batch_norm_v3(*arguments, **options)
+        return results._replace(**{name: getattr(results, other) for name, other in change.items()})
 
-
-def test_a_variance_that_is_to_be_unbiased():
-    def biased(*given, **options):
-        found = tensorflow.fused_batch_norm_v3(*given, **options)
-        return found._replace(batch_variance=found.reserve_space_2)
-
-    how = {"operator": "FusedBatchNormV3", "skip": all_but("127 rows")}
-    failing(check_forward, biased, "127 rows, float32", "running_variance", **how)
+    options = {"operator": "FusedBatchNormV3", "skip": all_but(case)}
+    failing(check_forward, mistaken, f"{case}, float32", result, **options)
 
 
 # ---- what is right -----------------------------------------------------------------
@@ -505,7 +507,7 @@ MOST = 5
 
 def exactly(case):
     """The results of a case for channels last, in fractions: lists by channel."""
-    found = {}
+    columns = {}
     arrays = {n: a if a is None else a.astype(np.float64) for n, a in case.arrays.items()}
 
     def number(name, c, absent):
@@ -522,35 +524,35 @@ def exactly(case):
             dst = [scale * (Fraction(a) - mean) + beta for a in x.tolist()]
             results = {"dst": dst, "mean": mean, "variance": variance}
         else:
-            given = number("mean", c, 0), number("variance", c, 1), gamma, case.epsilon
+            vectors = number("mean", c, 0), number("variance", c, 1), gamma, case.epsilon
             both = x.tolist(), column("diff_dst", c).tolist()
-            results = dict(zip(RESULTS["backward"], gradient(*both, *given), strict=True))
+            results = dict(zip(RESULTS["backward"], gradient(*both, *vectors), strict=True))
         for name, result in results.items():
-            found.setdefault(name, []).append(result)
-    return found
+            columns.setdefault(name, []).append(result)
+    return columns
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize("data", ["float32", "float64"])
 @pytest.mark.parametrize("operation", ["training", "backward"])
 def test_expected_values_are_those_of_fractions(operation, data):
-    """Wherever all is finite, to a small part of the limit."""
-    for case in standard_cases(
-        Kind(operation), data, quick=True, skip=("NaN", "Inf", "batch", "with eps")
-    ):
+    """Wherever all is finite, to a small part of the limit; each second case of each dtype."""
+    skip = "NaN", "Inf", "batch", "with eps"
+    cases = standard_cases(Kind(operation), data, quick=True, skip=skip)
+    for case in itertools.islice(cases, int(data == "float64"), None, 2):
         if not case.src.size:
             continue
         want = case.exact()
         for name, right in exactly(case).items():
             whole = np.array(right, dtype=object)
-            ours, (bound, *_) = want[name]
+            values, (bound, *_) = want[name]
             assert np.isfinite(bound).all(), case.name
-            if ours.ndim > 1:
-                ours, bound = (a.reshape(-1, a.shape[-1]).T for a in (ours, bound))
-            ours, bound = ours[:MOST], bound[:MOST]
-            for a, b, limit in zip(whole.ravel(), ours.ravel(), bound.ravel(), strict=True):
-                found = Fraction(*b.as_integer_ratio())
-                assert abs(found - a) <= Fraction(*limit.as_integer_ratio()) / 500, case.name
+            if values.ndim > 1:
+                values, bound = (a.reshape(-1, a.shape[-1]).T for a in (values, bound))
+            values, bound = values[:MOST], bound[:MOST]
+            for a, b, limit in zip(whole.ravel(), values.ravel(), bound.ravel(), strict=True):
+                value = Fraction(*b.as_integer_ratio())
+                assert abs(value - a) <= Fraction(*limit.as_integer_ratio()) / 500, case.name
 
 
 # ---- data of one's own -----------------------------------------------------------------
@@ -567,19 +569,19 @@ def test_data_of_ones_own(rng):
     constant = np.where(np.arange(5) == 1, 7, src)
     gamma = np.array([0, -1, np.inf, 1e-20, 1])
     for data in (np.float32, np.float64):
-        for given in (
+        for options in (
             {"src": src + 1000}, {"diff_dst": xhat}, {"src": wide}, {"diff_dst": wide},
             {"src": with_nan}, {"diff_dst": with_inf}, {"src": constant, "epsilon": 0},
             {"src": src * 1e16}, {"diff_dst": diff_dst * 1e-41},
             {"src": src * 1e-40}, {"diff_dst": diff_dst * 1e-320},
             {"gamma": gamma}, {"mean": np.full(5, 1e4)}, {"src": src[:1]}, {"src": src[:0]},
         ):  # fmt: skip
-            given = {
+            options = {
                 name: a.astype(data) if isinstance(a, np.ndarray) else a
-                for name, a in {"src": src, **given}.items()
+                for name, a in {"src": src, **options}.items()
             }
             with np.errstate(all="raise"):
-                report = check_backward(bn_ext.batch_norm_backward, arithmetic="double", **given)
+                report = check_backward(bn_ext.batch_norm_backward, arithmetic="double", **options)
             assert len(report.findings) == 3
     large = (diff_dst * 3000).astype(np.float16)  # results overflow
     check_backward(bn_ext.batch_norm_backward, src.astype(np.float16) / 64, large)
@@ -603,13 +605,13 @@ def test_a_src_alone(rng):
     statistics = []
     for is_training in (True, False):
 
-        def seen(src, diff_dst, mean, variance, *rest, epsilon, is_training=is_training):
+        def remembering(src, diff_dst, mean, variance, *rest, epsilon, is_training=is_training):
             statistics.append([mean, variance])
             return bn_ext.batch_norm_backward(
                 src, diff_dst, mean, variance, *rest, epsilon=epsilon, is_training=is_training
             )
 
-        check_backward(seen, src[:, :, 0, 0], is_training=is_training)
+        check_backward(remembering, src[:, :, 0, 0], is_training=is_training)
     assert not np.isclose(*statistics).any()
     failing(check_backward, kernel_of("backward", ("diff_beta + xhat", "xhat")), src=src)
 
@@ -618,46 +620,41 @@ def test_a_src_alone(rng):
 @pytest.mark.parametrize("is_training", [True, False])
 def test_dst_is_that_of_ones_own_arrays(rng, names, is_training):
     def remembers(src, diff_dst, mean, variance, gamma, epsilon, dst):
-        seen.update(locals())
+        passed.update(locals())
         raise NotImplementedError
 
     own = {"gamma": np.array([5.0, -3, 2]), "mean": np.full(3, 0.5), "variance": np.full(3, 4.0)}
-    seen, given = {}, {name: own[name] for name in names}
-    how = {**given, "relu": True, "is_training": is_training}
+    passed, vectors = {}, {name: own[name] for name in names}
+    options = {**vectors, "relu": True, "is_training": is_training}
     with pytest.raises(AssertionError):
-        check_backward(remembers, rng.standard_normal((40, 3)), **how)
-    xhat = (seen["src"] - seen["mean"]) / np.sqrt(seen["variance"] + seen["epsilon"])
-    dst = seen["dst"]
-    beta = np.where(dst > 0, dst - seen["gamma"] * xhat, np.nan)
+        check_backward(remembers, rng.standard_normal((40, 3)), **options)
+    xhat = (passed["src"] - passed["mean"]) / np.sqrt(passed["variance"] + passed["epsilon"])
+    dst = passed["dst"]
+    beta = np.where(dst > 0, dst - passed["gamma"] * xhat, np.nan)
     assert np.nanmax(np.nanmax(beta, axis=0) - np.nanmin(beta, axis=0)) < 1e-12
 
 
-def test_data_that_cannot_be_judged_does_not_pass():
+def test_data_that_cannot_be_judged_does_not_pass(rng):
     """Whatever the result: a limit of Inf would let any number pass."""
-    src = np.tile([[1.0], [-1.0], [2.0], [-2.0]], (16, 1))
+    backward, src = bn_ext.batch_norm_backward, np.tile([[1.0], [-1.0], [2.0], [-2.0]], (16, 1))
     diff_dst = np.where(np.arange(64) % 4 < 2, 1.2e307, -1.2e307)[:, None]
-    with pytest.raises(AssertionError, match="cannot be judged: too near to overflow"):
-        check_backward(bn_ext.batch_norm_backward, src, diff_dst, gamma=np.ones(1))
+    noise = rng.standard_normal((8, 3))
+    for options in (
+        {"src": src, "diff_dst": diff_dst, "gamma": np.ones(1)},
+        {"src": (noise * 1e38).astype(np.float32)},
+        {"src": (noise * 1e-24).astype(np.float32), "epsilon": 0},
+        {"src": noise * 1e-170, "epsilon": 0},
+    ):
+        for is_training in (True, False)[: 1 + (len(options) < 3)]:
+            function = partial(backward, is_training=is_training)
+            with pytest.raises(AssertionError, match="cannot be judged: too near to overflow"):
+                check_backward(function, **options, is_training=is_training)
+    check_backward(backward, noise, variance=np.full(3, np.inf))  # zeros
+    check_backward(backward, np.ones((8, 3)), epsilon=0)  # NaN
     src = np.float32([[1e38, 1], [-1e38, 2], [3e38, 5]])
     with pytest.raises(AssertionError, match=r"dst +cannot be judged.* in part\n1 not judged$"):
         check_forward(bn_ext.batch_norm_training, src)
     check_forward(bn_ext.batch_norm_training, src[:0])
-
-
-def test_statistics_that_overflow_or_underflow_are_not_judged(rng):
-    ours = bn_ext.batch_norm_backward
-    src = rng.standard_normal((8, 3))
-    for given in (
-        {"src": (src * 1e38).astype(np.float32)},
-        {"src": (src * 1e-24).astype(np.float32), "epsilon": 0},
-        {"src": src * 1e-170, "epsilon": 0},
-    ):
-        for is_training in (True, False):
-            with pytest.raises(AssertionError, match="cannot be judged: too near to overflow"):
-                check_backward(partial(ours, is_training=is_training), **given,
-                               is_training=is_training)  # fmt: skip
-    check_backward(ours, src, variance=np.full(3, np.inf))  # zeros
-    check_backward(ours, np.ones((8, 3)), epsilon=0)  # NaN
 
 
 def test_infinite_factors_forward(rng):
@@ -665,48 +662,30 @@ def test_infinite_factors_forward(rng):
     for data in (np.float32, np.float64):
         x = src.astype(data)
         check_forward(bn_ext.batch_norm_training, x, gamma=inf)
-        for given in (
+        for options in (
             {"gamma": inf}, {"mean": inf}, {"beta": inf}, {"variance": abs(inf)},
             {"variance": np.zeros(2), "epsilon": 0}, {"variance": -abs(inf)},
         ):  # fmt: skip
-            check_forward(bn_ext.batch_norm_inference, x, **given, is_training=False)
-
-
-def test_the_callers_arrays_stay_as_they_are(rng):
-    src, diff_dst = rng.standard_normal((2, 6, 3))
-    before = src.copy(), diff_dst.copy()
-
-    def careless(*given, epsilon):
-        found = bn_ext.batch_norm_backward(*given, epsilon=epsilon)
-        given[0][...] = given[4][...] = 7
-        return found
-
-    with pytest.raises(AssertionError, match="function +wrote to src, gamma"):
-        check_backward(careless, src, diff_dst)
-    assert np.array_equal(before, (src, diff_dst))
+            check_forward(bn_ext.batch_norm_inference, x, **options, is_training=False)
 
 
 X = np.ones((4, 3), np.float32)
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    ("arguments", "error", "message"),
     [
         ({"src": X.astype(int)}, TypeError, "src: expected .*got int64"),
         ({"src": X, "diff_dst": X.astype(int)}, TypeError, "diff_dst: expected .*got int64"),
         ({"src": X, "diff_dst": np.ma.masked_array(X, True)}, TypeError, "diff_dst: .*mask"),
-        ({"src": X, "gamma": "a"}, TypeError, "gamma: expected "),
-        ({"src": X, "epsilon": "1"}, TypeError, "epsilon: expected "),
         ({"src": X, "mean": np.zeros(2)}, ValueError, "mean: expected shape"),
-        ({"src": X[0]}, ValueError, "src: expected at least 2 dimensions"),
         ({"src": X[:, :0]}, ValueError, r"src: expected at least one channel, got shape \(4, 0\)"),
-        ({"src": X[:, :0], "data_format": "NCX"}, ValueError, "src: expected at least one channel"),
         ({"gamma": X[0]}, TypeError, "gamma: expected only with src"),
         ({"dtype": "float32"}, TypeError, "check_backward.. got an .*'dtype'"),
         ({"dtypes": "blah"}, ValueError, "dtypes: expected any of float32, .*, got 'blah'"),
         ({"data_format": "nhwc"}, ValueError, "data_format: expected 'NXC' .* mean 'NHWC'?"),
-        ({"data_format": []}, ValueError, "data_format: expected 'NXC' or 'NCX', or "),
-        ({"data_format": None}, ValueError, "data_format: expected 'NXC' or 'NCX', or "),
+        ({"data_format": None}, ValueError, "data_format: expected 'NXC' .*, got None"),
+        ({"add": True}, TypeError, "add: expected only with relu=True"),
         (
             {"src": X, "data_format": "NHWC"},
             ValueError,
@@ -718,16 +697,10 @@ X = np.ones((4, 3), np.float32)
         ({"src": X, "quick": True}, TypeError, "quick: expected only with the standard cases"),
         ({"src": X, "skip": "NaN"}, TypeError, "skip: expected only with the standard cases"),
         ({"skip": ""}, ValueError, "skip: expected a part of a standard case's name, got ''"),
-        ({"skip": "nan"}, ValueError, "skip: expected a part of a standard case's name"),
-        ({"skip": 3}, ValueError, "skip: expected a part of a standard case's name, got 3"),
         ({"skip": [None]}, ValueError, "skip: expected a part .*, got None"),
         ({"dtypes": ()}, ValueError, "dtypes: expected any of float32, .*, got ()"),
-        ({"dtypes": 3}, ValueError, "dtypes: expected any of float32, .*, got 3"),
-        ({"dtypes": [None]}, ValueError, "dtypes: expected any of float32, .*, got None"),
         ({"dtypes": np.float32}, ValueError, "dtypes: expected any of float32, .*numpy.float32"),
-        ({"limit": 2}, TypeError, "check_backward.. got an .*'limit'"),
         ({"arithmetic": "half"}, ValueError, "arithmetic: expected one of double, float32, any, "),
-        ({"arithmetic": None}, ValueError, "arithmetic: expected one of .*, got None"),
         ({"repeats": 0}, ValueError, "repeats: expected at least 1, got 0"),
         ({"repeats": "2"}, TypeError, "repeats: expected a whole number, 1 or more, got '2'"),
         (
@@ -749,15 +722,15 @@ X = np.ones((4, 3), np.float32)
         ({"operator": "FusedBatchNormGradV3", "own_statistics": True}, ValueError, "own_statis"),
     ],
 )
-def test_wrong_arguments_are_named(given, error, message):
+def test_wrong_arguments_are_named(arguments, error, message):
     def never(*_, **__):
         pytest.fail("called")
 
     with pytest.raises(error, match=f"^{message}"):
-        check_backward(**{"function": never, **given})
+        check_backward(**{"function": never, **arguments})
 
 
-FLAGS = "quick", "narrow", "is_training", "relu", "add", "same_bits", "strided", "own_statistics"
+FLAGS = "quick", "is_training", "relu", "add", "strided", "own_statistics"
 
 
 @pytest.mark.parametrize("name", FLAGS)
@@ -777,34 +750,17 @@ def test_names_of_operators():
 # ---- what functions return ---------------------------------------------------------------
 
 
-class Unreadable:
+class Raising:
+    """A tensor on another device, or whatever else cannot be read."""
+
+    def __init__(self, error, text="tensor"):
+        self.error, self.text = error, text
+
     def __array__(self, *_, **__):
-        raise RuntimeError("on another device")
+        raise self.error
 
-
-class Ending:
-    def __array__(self, *_, **__):
-        raise SystemExit(0)
-
-
-def changed(make, of=slice(None)):
-    def gradient(*given, epsilon):
-        found = [*bn_ext.batch_norm_backward(*given, epsilon=epsilon)]
-        found[of] = [make(a) for a in found[of]]
-        return found
-
-    return gradient
-
-
-ROWS = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
-
-
-def test_results_of_other_packages_are_read_or_named():
-    check_backward(changed(WithDLPack), ROWS)
-    with pytest.raises(AssertionError, match="diff_src +expected an array, .*: on another device"):
-        check_backward(changed(lambda _: Unreadable(), slice(1)), ROWS)
-    with pytest.raises(AssertionError, match="diff_src +expected an array, .*: 0"):
-        check_backward(changed(lambda _: Ending(), slice(1)), ROWS)
+    def __repr__(self):
+        return self.text
 
 
 class Tensor:
@@ -824,52 +780,58 @@ class Tensor:
         return self.array
 
 
-def test_results_like_tensors():
-    check_backward(changed(Tensor), ROWS)
+class Duck:
+    """A tensor with some of torch's names."""
+
+    dtype = "float32"
+
+    def __init__(self, array):
+        self.array = array
+
+    def numpy(self):
+        return self.array
+
+
+class Exporting(WithDLPack):
+    def numpy(self):
+        raise RuntimeError("on another device")
+
+
+def changed(make, places=slice(None)):
+    """A right gradient, some of whose results are made something else."""
+
+    def gradient(*arguments, epsilon):
+        results = [*bn_ext.batch_norm_backward(*arguments, epsilon=epsilon)]
+        results[places] = [make(a) for a in results[places]]
+        return results
+
+    return gradient
+
+
+ROWS = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", [WithDLPack, Tensor, Duck, Exporting])
+def test_results_of_other_packages_are_read(kind):
+    check_backward(changed(kind), ROWS)
+
+
+def test_bfloat16_is_narrower_than_float32():
     pytest.importorskip("ml_dtypes")
-    check_backward(changed(lambda a: Tensor(a, "torch.bfloat16")), ROWS, narrow=True)
+    with pytest.raises(AssertionError, match="expected at least float32, .* got bfloat16"):
+        check_backward(changed(lambda a: Tensor(a, "torch.bfloat16")), ROWS)
 
 
 def test_results_of_torch_are_read_or_named():
     torch = pytest.importorskip("torch")
-    of = torch.from_numpy
+    tensor = torch.from_numpy
     for make in (
-        of, lambda a: of(a).requires_grad_(), lambda a: torch._neg_view(of(-a)),
-        lambda a: of(a).double(),
+        tensor, lambda a: tensor(a).requires_grad_(), lambda a: torch._neg_view(tensor(-a)),
+        lambda a: tensor(a).double(),
     ):  # fmt: skip
         check_backward(changed(make), ROWS)
-    half = changed(lambda a: of(a).bfloat16())
-    check_backward(half, ROWS, narrow=True)
-    with pytest.raises(AssertionError, match="expected at least float32, .* got bfloat16"):
-        check_backward(half, ROWS)
     with pytest.raises(AssertionError, match="gamma .2 +expected an array, got tensor.*meta"):
-        check_backward(changed(lambda a: of(a).to("meta")), ROWS)
-
-
-@pytest.mark.parametrize(
-    ("made", "got"),
-    [
-        (lambda a: a.astype(int), "floating-point numbers, got int64"),
-        (lambda a: a != 0, "floating-point numbers, got bool"),
-        (lambda a: a + 5j, "floating-point numbers, got complex64"),
-        (lambda a: a.astype(object), "floating-point numbers, got object"),
-        (lambda a: np.ma.masked_array(a, True), "an array, got masked_array"),
-        (lambda a: a.tolist(), "an array, got "),
-        (lambda a: dict(enumerate(a)), "an array, got {0: "),
-        (lambda _: None, "an array, got None"),
-    ],
-)
-def test_results_that_are_no_floats_are_wrong(made, got):
-    for place, name in enumerate(("diff_src", "diff_gamma", "diff_beta")):
-        wrong = changed(made, slice(place, place + 1))
-        with pytest.raises(AssertionError, match=rf"{name} +{re.escape('expected ' + got)}"):
-            check_backward(wrong, ROWS)
-
-
-@pytest.mark.parametrize("n", [0, 2, 4])
-def test_another_number_of_results_is_wrong(n):
-    with pytest.raises(AssertionError, match=f"function +expected diff_src, .*, got {n} results"):
-        check_backward(lambda *_, **__: n * (np.zeros((4, 2)),), ROWS)
+        check_backward(changed(lambda a: tensor(a).to("meta")), ROWS)
 
 
 class SilentError(Exception):
@@ -877,42 +839,53 @@ class SilentError(Exception):
         raise RuntimeError("no text")
 
 
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (SystemExit(0), "SystemExit: 0"), (RuntimeError("no"), "RuntimeError: no"),
-        (ValueError("\n on  two\nlines"), "ValueError: on two lines"),
-        (ValueError(), "ValueError"), (SilentError(), "SilentError"),
-    ],
-)  # fmt: skip
-def test_a_function_that_raises_fails(error, text):
-    def ends(*_, **__):
+def raising(error):
+    def function(*_, **__):
         raise error
 
-    with pytest.raises(AssertionError, match=f"function +raised {text}\n1 raised$"):
-        check_backward(ends, ROWS)
+    return function
 
 
-def test_the_reason_is_said_after_a_long_repr():
-    class Lines(Unreadable):
-        def __repr__(self):
-            return "a\nb" * 500
-
-    with pytest.raises(AssertionError, match=r"got a ba b.{30,36}: RuntimeError: on another d"):
-        check_backward(changed(lambda _: Lines(), slice(1)), ROWS)
+def returning(*results):
+    return lambda *_, **__: results
 
 
-def test_the_error_has_the_report():
-    with pytest.raises(AssertionError) as raised:
-        check_backward(kernel_of("backward", ("dy = diff", "dy = 2 * diff")), quick=True)
-    report = raised.value.report
-    assert len(report.failures) > 80
-    assert str(raised.value) == "\n".join(report.lines())
+#: A function, and what is wrong with it.
+FAULTY = [
+    *((changed(make, slice(place, place + 1)), rf"{name} +expected {text}")
+      for place, name in enumerate(("diff_src", "diff_gamma", "diff_beta"))
+      for make, text in (
+        (lambda a: a.astype(int), "floating-point numbers, got int64"),
+        (lambda a: a != 0, "floating-point numbers, got bool"),
+        (lambda a: a + 5j, "floating-point numbers, got complex64"),
+        (lambda a: a.astype(object), "floating-point numbers, got object"),
+        (lambda a: np.ma.masked_array(a, True), "an array, got masked_array"),
+        (lambda a: a.tolist(), "an array, got "),
+        (lambda a: dict(enumerate(a)), "an array, got .0: "),
+        (lambda _: None, "an array, got None"),
+        (lambda _: Raising(RuntimeError("on another device")),
+         "an array, got tensor: RuntimeError: on another device"),
+        (lambda _: Raising(SystemExit(0)), "an array, got tensor: SystemExit: 0"),
+        (lambda _: Raising(RuntimeError("no"), "a\nb" * 500),
+         r"an array, got a ba b.{30,36}: RuntimeError: no"))),
+    *((returning(*[np.zeros((4, 2))] * n), f"function +expected diff_src, .*, got {n} results")
+      for n in (0, 2, 4)),
+    *((raising(error), rf"function +raised {text}\n1 raised$") for error, text in (
+        (SystemExit(0), "SystemExit: 0"), (RuntimeError("no"), "RuntimeError: no"),
+        (ValueError("\n on  two\nlines"), "ValueError: on two lines"),
+        (ValueError(), "ValueError"), (SilentError(), "SilentError"))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "text"), FAULTY)
+def test_what_is_wrong_with_a_call_is_said(function, text):
+    with pytest.raises(AssertionError, match=text):
+        check_backward(function, ROWS)
 
 
 def test_lines_are_short():
-    def shapes(*given, epsilon):
-        return [a[None] for a in MINE(*given, epsilon=epsilon)]
+    def shapes(*arguments, epsilon):
+        return [a[None] for a in MINE(*arguments, epsilon=epsilon)]
 
     with pytest.raises(AssertionError) as raised:
         check_backward(shapes, quick=True)
@@ -925,12 +898,15 @@ def test_lines_are_short():
         with pytest.raises(AssertionError) as raised:
             check_backward(lambda *a, epsilon: [2 * b for b in MINE(*a, epsilon=epsilon)],
                            dtypes=dtype, quick=True)  # fmt: skip
-        assert max(map(len, str(raised.value).splitlines())) <= 120
+        report = raised.value.report
+        assert len(report.failures) > 80
+        assert str(raised.value) == "\n".join(report.lines())
+        assert max(map(len, report.lines())) <= 120
 
 
 def test_the_first_result_alone():
-    report = check_backward(lambda *given, **how: MINE(*given, **how)[0], quick=True)
-    assert {each.result for each in report.findings} == {"diff_src"}
+    report = check_backward(lambda *a, epsilon: MINE(*a, epsilon=epsilon)[0], quick=True)
+    assert {finding.result for finding in report.findings} == {"diff_src"}
 
 
 def test_what_a_function_does_not_have_does_not_count():
@@ -942,7 +918,7 @@ def test_what_a_function_does_not_have_does_not_count():
     report = check_backward(part, quick=True)
     assert [*report.verdicts.values()].count("refused") == 3
     assert re.fullmatch(r"3 refused, \d+ right", report.summary)
-    reasons = {each.reason.split(":")[0] for each in report.findings if each.reason}
+    reasons = {finding.reason.split(":")[0] for finding in report.findings if finding.reason}
     assert reasons == {"raised NotImplementedError", "raised TypeError"}
 
 
@@ -962,21 +938,22 @@ def test_a_function_that_computes_nothing_does_not_pass():
 
 
 def test_the_report_shows_the_worst_first_element():
-    def off(*given, **how):
-        found = MINE(*given, **how)
-        found[0][2, ..., 1:2] += 1
-        return found
+    def off(*arguments, **options):
+        results = MINE(*arguments, **options)
+        results[0][2, ..., 1:2] += 1
+        return results
 
     report = run(off, standard_cases(Kind("backward"), quick=True, skip=("row", "N", "no", "n")))
-    each = report.failures[0]
-    assert (each.case, each.result, each.element) == ("two axes, float32", "diff_src", (2, 1))
-    assert abs(each.got - each.expected - 1) < 1e-5
-    assert report.worst.share >= each.share > 1e4
+    finding = report.failures[0]
+    assert finding[:2] == ("two axes, float32", "diff_src")
+    assert finding.element == (2, 1)
+    assert abs(finding.got - finding.expected - 1) < 1e-5
+    assert report.worst.share >= finding.share > 1e4
     table = "\n".join(report.lines(verbose=True))
     line = next(line for line in table.splitlines() if "two axes" in line)
     assert line.endswith("  1 of 320, in channel 1 of 5")
-    assert f"{each.got:.6g}" in line
-    assert f"{each.expected:.6g}" in line
+    assert f"{finding.got:.6g}" in line
+    assert f"{finding.expected:.6g}" in line
     assert table.index("right:") < table.index("two axes")
     assert "right:" not in str(report)
     assert "\nerror/limit: up to 1 is rounding" in str(report)
@@ -994,278 +971,120 @@ def test_examples_in_other_languages(name):
     assert name == "jax" or done.stdout.startswith("0 of")
 
 
-# ---- files and the command line -----------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cases")
-    done = python("-P", "-m", "bn_ext", "cases", folder, "--quick")
-    assert done.returncode == 0
-    assert re.match(r"\d+ cases, 2\.\d\d MB", done.stdout)
-    return folder
-
-
-def solved(folder, change=lambda name, array: array):
-    """Write bn_ext's gradients beside the cases, as a program in another language would."""
-    for entry in json.loads((folder / "manifest.json").read_text())["cases"]:
-        if entry["operator"] != "backward":
-            continue
-        place = folder / entry["folder"]
-        given = [np.load(place / file) if file else None for file in entry["inputs"].values()]
-        how = {
-            name: entry["attributes"][name] for name in ("epsilon", "data_format", "is_training")
-        }
-        found = bn_ext.batch_norm_backward(*given, **how)
-        for (name, output), array in zip(entry["outputs"].items(), found, strict=True):
-            right = np.load(place / output["expected"])
-            limit = np.load(place / output["limits"]["double"])
-            assert array.shape == tuple(output["shape"]) == right.shape == limit.shape
-            finite = np.isfinite(right)
-            assert (abs(array[finite] - right[finite]) <= limit[finite]).all()
-            np.save(place / output["result"], change(name, array))
-
-
-def header(shape):
-    """The start of a .npy file that says this of its shape."""
-    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
-    return b"\x93NUMPY\1\0v\0" + text.encode()
-
-
-@pytest.mark.whole
-def test_files(written, capsys):
-    status, out, err = command(capsys, "check", str(written))
-    assert (status, out) == (2, "")
-    assert re.match(r"bn-ext check: .*: has no results, such as training/.*/two_axes/dst.npy", err)
-    solved(written)
-    status, out, _ = command(capsys, "check", str(written))
-    assert status == 0
-    assert re.match("0 of 9[0-9] cases fail\n", out)
-    assert "not checked, since no case has a result: double_backward diff_diff_dst, " in out
-    solved(written, lambda name, array: array + (name == "diff_beta"))
-    status, out, _ = command(capsys, "check", str(written))
-    assert status == 1
-    assert re.search(r"backward/float32/two_axes and \d+ more +diff_beta +", out)
-    path = written / "manifest.json"  # two cases are enough for what follows
-    manifest = json.loads(path.read_text())
-    case, other = (written / "backward" / "float32" / name for name in ("two_axes", "one_row"))
-    manifest["cases"] = [e for e in manifest["cases"] if written / e["folder"] in (case, other)]
-    path.write_text(json.dumps(manifest))
-    whole = (case / "diff_src.npy").read_bytes()
-    for content, said in (
-        *(
-            (header(shape) + whole[128:], "cannot be read as .npy .")
-            for shape in ("(64, 5", "(1180591620717411303424, 5)", "(True, 5)", "(64, 'a\n')")
-        ),
-        (b"PK\3\4 of a zip", "cannot be read as .npy"),
-        (whole + b"\0", "expected one array, got bytes behind it"),
-        (whole[:200], "cannot be read as .npy"),
-        (b"", "cannot be read as .npy"),
-        (None, "is missing"),
-    ):
-        (case / "diff_src.npy").unlink()
-        if content is not None:
-            (case / "diff_src.npy").write_bytes(content)
-        status, out, _ = command(capsys, "check", str(written))
-        assert status == 1
-        assert re.search(f"two_axes +diff_src .1 +{said}", out)
-    np.save(case / "diff_src.npy", np.zeros(3, np.float32))
-    assert "expected shape (64, 5), got (3,)" in command(capsys, "check", str(written))[1]
-    (case / "limit.any.diff_src.npy").unlink()
-    status, _, err = command(capsys, "check", str(written))
-    assert status == 2
-    assert re.search("two_axes/limit.any.diff_src.npy: is missing", err)
-    other = written / "diff_src.npy"
-    other.write_bytes(whole)
-    assert command(capsys, "cases", str(written), "--quick", "--op", "backward")[0] == 0
-    assert other.exists()
-    status, _, err = command(capsys, "check", str(written))
-    assert status == 2
-    assert "has no results" in err
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (None, "manifest.json: is missing; bn-ext cases .* writes it"),
-        ("[" * 200_000, "expected a manifest of bn-ext cases .RecursionError"),
-        ("{", "expected a manifest of bn-ext cases"),
-        ("[]", "expected a manifest of bn-ext cases"),
-        ('{"format": 7, "cases": []}', "expected format 2, got 7; write it anew"),
-        ('{"format": true, "cases": []}', "expected format 2, got True"),
-        ('{"format": 1.0, "cases": []}', "expected format 2, got 1.0"),
-        ('{"format": 2, "cases": []}', "has no results"),
-        ('{"format": 2, "cases": [3]}', "does not describe these files"),
-        ('{"format": 2, "cases": [{"outputs": {"dst": 0}}]}', "does not describe these files"),
-    ],
-)
-def test_a_manifest_that_is_none(tmp_path, capsys, text, said):
-    if text is not None:
-        (tmp_path / "manifest.json").write_text(text)
-    status, out, err = command(capsys, "check", str(tmp_path))
-    assert (status, out) == (2, "")
-    assert re.search(said, err)
-
-
-LIMITS = {"double": "limit.double.dst.npy", "float32": "limit.float32.dst.npy",
-          "any": "limit.any.mean.npy"}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"dtype": "int8"}, "does not describe these files .KeyError: 'int8'"),
-        ({"folder": 3}, "does not describe these files .AttributeError: "),
-        ({"folder": "a" * 5000}, "does not describe these files .OSError: "),
-        ({"folder": "a\0"}, "does not describe these files|is missing"),
-        ({"folder": "nowhere"}, "nowhere: is missing"),
-        ({"folder": ""}, "expected a path below .*, got ''"),
-        ({"folder": "."}, "expected a path below .*, got '.'"),
-        ({"folder": "training/../b"}, "expected a path below .*, got 'training/../b'"),
-        ({"folder": "/training"}, "expected a path below .*, got '/training'"),
-        ({"outputs": {"dst": 0}}, "does not describe these files .TypeError: "),
-        ({"outputs": {"dst": {"result": "dst.npy"}}},
-         "does not describe these files .KeyError: 'limits'"),
-        ({"outputs": {"dst": {"expected": "expected.dst.npy", "limits": LIMITS,
-                              "result": "../dst.npy"}}}, "expected a path below .*'../dst.npy'"),
-        ({"outputs": {"dst": {"expected": "limit.any.dst.npy", "limits": LIMITS,
-                              "result": "dst.npy"}}}, "any.mean.npy: expected numbers >= 0 in"),
-        ({"outputs": {"dst": {"expected": "src.npy", "limits": {**LIMITS, "double": "src.npy"},
-                              "result": "dst.npy"}}},
-         "src.npy: expected numbers >= 0 in"),
-    ],
-)  # fmt: skip
-def test_a_manifest_that_does_not_fit(tmp_path, capsys, change, said):
-    from bn_ext.testing import _files as files
-
-    files.write(tmp_path, standard_cases(Kind("training"), skip=[*{*RECIPES} - {"two rows"}]))
-    (src,) = tmp_path.glob("*/*/*/src.npy")
-    src.with_name("dst.npy").write_bytes(src.read_bytes())
-    path = tmp_path / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["cases"][0].update(change)
-    path.write_text(json.dumps(manifest))
-    status, out, err = command(capsys, "check", str(tmp_path))
-    assert (status, out) == (2, "")
-    assert re.search(said, err)
-
-
-def test_files_of_other_dtypes(tmp_path, capsys, monkeypatch):
-    pytest.importorskip("ml_dtypes")
-    what = (
-        "cases",
-        str(tmp_path),
-        "--quick",
-        "--op",
-        "training",
-        "--dtypes",
-        "bfloat16",
-        "float64",
-    )
-    assert command(capsys, *what)[0] == 0
-    for entry in json.loads((tmp_path / "manifest.json").read_text())["cases"]:
-        place = tmp_path / entry["folder"]
-        src = np.load(place / "src.npy")
-        src = src if src.dtype == float else src.view("bfloat16")
-        given = [np.load(place / f"{n}.npy") if entry["inputs"][n] else None
-                 for n in ("gamma", "beta")]  # fmt: skip
-        found = bn_ext.batch_norm_training(
-            src, *given, epsilon=entry["attributes"]["epsilon"], data_format="NXC"
-        )
-        dst = found.dst
-        if dst.dtype != float:
-            dst = dst.view(np.uint16)
-            dst = dst.view("V2") if place.name == "two_axes" else dst.astype(">u2")
-        np.save(place / "dst.npy", dst)
-    status, out, _ = command(capsys, "check", str(tmp_path))
-    assert status == 0
-    assert re.match(r"0 of \d+ cases fail\n", out)
-    assert "not checked, since no case has a result: training mean, training variance" in out
-    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    status, _, err = command(capsys, "check", str(tmp_path))
-    assert status == 2
-    assert "ml_dtypes" in err
+# ---- the command line -----------------------------------------------------------
 
 
 MODULE = """
+import ctypes, multiprocessing, os, signal, time
+from concurrent.futures import ProcessPoolExecutor
 import bn_ext
-def right(*given, epsilon):
-    return bn_ext.batch_norm_backward(*given, epsilon=epsilon, data_format="NXC")
-def wrong(*given, epsilon):
-    return right(*given, epsilon=2 * epsilon)
 number = 3
+def right(*arrays, epsilon):
+    return bn_ext.batch_norm_backward(*arrays, epsilon=epsilon, data_format="NXC")
+def wrong(*arrays, epsilon):
+    return right(*arrays, epsilon=2 * epsilon)
+def null(*arrays, epsilon):
+    print("called")
+    if arrays[4] is None:
+        ctypes.string_at(0)
+    return right(*arrays, epsilon=epsilon)
+def ends(*arrays, epsilon):
+    os._exit(3)
+def slow(*arrays, epsilon):
+    time.sleep(1000 * (arrays[4] is None))
+    return right(*arrays, epsilon=epsilon)
+def signalled(*arrays, epsilon):
+    os.kill(os.getpid(), signal.SIGRTMIN + 6)
+def pooled(*arrays, epsilon):
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+    print("process", pool.submit(os.getpid).result())
+    ctypes.string_at(0)
 """
+MODULES = {
+    "my_kernels": MODULE, "my_exit": "raise SystemExit(0)", "my_fault": "1 / 0",
+    "my_place": "import os; os.chdir('/'); f = len", "my_end": "import os; os._exit(1)",
+    "my_short": "import sys; sys.modules['ml_dtypes'] = None; f = print",
+}  # fmt: skip
 
 
-def test_a_function_from_the_command_line(tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def modules(tmp_path, monkeypatch):
+    """Modules in the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "my_exit.py").write_text("raise SystemExit(0)")
-    (tmp_path / "my_place.py").write_text("import os; os.chdir('/'); f = len")
-    (tmp_path / "my_kernels.py").write_text(MODULE)
-    (tmp_path / "my_fault.py").write_text("1 / 0")
-    status, out, _ = command(capsys, "check", "my_kernels:right", *FEW)
-    assert (status, out.splitlines()[0][:5]) == (0, "0 of ")
-    assert command(capsys, "check", "my_kernels.py:right", *FEW) == (0, out, "")
-    other = "--data-format", "NCX"
-    assert command(capsys, "check", "my_kernels:right", *FEW, *other)[0] == 1
-    status, out, _ = command(capsys, "check", "my_kernels:wrong", *FEW, "--quick")
-    assert status == 1
-    assert "two axes" in out
-    for what, said in (
-        ("my_kernels", "expected a folder that exists, or module:function"),
-        ("my_kernels:nothing", "cannot be imported .AttributeError"),
-        ("my_kernels:number", "expected a function, got int"),
-        ("no_such_module:f", "cannot be imported .ModuleNotFoundError"),
-        ("my_fault:f", "cannot be imported .ZeroDivisionError"),
-        ("my_exit:f", "cannot be imported .SystemExit: 0"),
-    ):
-        status, out, err = command(capsys, "check", what)
-        assert (status, out) == (2, "")
-        assert re.match(f"bn-ext check: {what}: {said}", err)
-    assert command(capsys, "cases", str(tmp_path / "my_fault.py"))[0] == 2
-    assert command(capsys, "check", "my_place:f", *FEW)[0] == 1
-    where = str(tmp_path / "my_kernels.py")
-    assert command(capsys, "check", f"{where}:right", *FEW, "--op", "training")[0] == 1
-    assert command(capsys, "check", "nowhere.py:right")[2].endswith(
-        "(FileNotFoundError: no file nowhere.py)\n"
-    )
+    for name, text in MODULES.items():
+        (tmp_path / f"{name}.py").write_text(text)
+
+
+#: The function, options, the exit status, and what is printed.
+COMMANDS = [
+    ("my_kernels:right", "", 0, r"^0 of \d cases fail\n"),
+    ("my_kernels.py:right", "--repeats 2 --strided --arithmetic double --verbose", 0,
+     "\nright:\n(.*\n)+. right\n$"),
+    ("my_kernels:right", "--own-statistics --op double-backward --layout NCX", 1, r" cases fail"),
+    ("my_kernels:wrong", "--quick", 1, "wrong:\n.* epsilon 2"),
+    ("my_kernels.py:null", "", 1,
+     r"crashed:\n +-  without gamma, float32 +function +crashed .SIGSEGV.\n1 crashed, \d right\n$"),
+    ("my_kernels:ends", "", 1,
+     r"further cases +function +not called, after 2 crashes\ncrashed:\n.*two axes, float32 and 1 "
+     r"more +function +crashed .exit status 3.\n2 crashed, 1 not judged\n$"),
+    ("my_kernels.py:slow", "--timeout 3", 1,
+     r"without gamma, float32 +function +did not return within 3 s\n1 crashed, \d right\n$"),
+    ("my_place:f", "", 1, "raised TypeError"),
+    ("my_end:f", "", 2, "crashed .exit status 1. before the first call"),
+    ("my_exit:f", "", 2, "^bn-ext check: my_exit:f: cannot be imported .SystemExit: 0.\n$"),
+    ("my_short.py:f", "--dtypes bfloat16", 2,
+     "--dtypes: bfloat16 needs ml_dtypes: python -m pip install ml_dtypes"),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize(("place", "options", "status", "text"), COMMANDS)
+def test_a_function_from_the_command_line(capsys, monkeypatch, place, options, status, text):
+    monkeypatch.setattr(child, "MOST", 2)
+    ended, out, err = command(capsys, "check", place, *FEW, *options.split())
+    assert ended == status
+    assert re.search(text, err if status == 2 else out), out + err
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize(("place", "text"), [
+    ("my_kernels", "expected module:function"),
+    ("my_kernels:nothing", "cannot be imported .AttributeError"),
+    ("my_kernels:number", "expected a function, got int"),
+    ("no_such_module:f", "cannot be imported .ModuleNotFoundError"),
+    ("my_fault:f", "cannot be imported .ZeroDivisionError"),
+    ("nowhere.py:right", "cannot be imported .FileNotFoundError: no file nowhere.py.$"),
+])  # fmt: skip
+def test_what_cannot_be_imported_is_named(place, text):
+    with pytest.raises(UsageError, match=f"^{place}: {text}"):
+        imported(place)
 
 
 @pytest.mark.parametrize(
-    ("what", "given", "said"),
+    ("place", "arguments", "text"),
     [
-        *((".", [option], "expected only with module:function") for option in
-          ("--op=training", "--dtypes=float32", "--layout=NXC", "--relu", "--quick", "--skip=N")),
         ("math:sqrt", ["--skip", "nan"], "skip: expected a part of a standard case's name"),
         ("math:sqrt", ["--skip", ""], "skip: expected a part of a standard case's name"),
-        ("math:sqrt", ["--relu", "--op=double-backward"], "--relu: expected an --op other"),
-        *((".", option.split(), "expected only with module:function") for option in
-          ("--own-statistics", "--repeats 2", "--same-bits", "--strided", "--timeout 9",
-           "--operator BatchNormTraining")),
-        ("math:sqrt", ["--own-statistics", "--op=training"], "expected --op backward or double-"),
+        ("math:sqrt", ["--relu", "--op=double-backward"], "--relu: expected only of a forward pa"),
+        ("math:sqrt", ["--own-statistics", "--op=training"],
+         "--own-statistics: expected only of a gradient with is_training=True"),
+        ("math:sqrt", ["--script", "no/such/out.py"],
+         "--script no/such/out.py: expected a file in a folder that exists"),
         ("math:sqrt", ["--repeats=0"], "expected a whole number, 1 or more, got '0'"),
         ("math:sqrt", ["--arithmetic=half"], "invalid choice: 'half'"),
     ],
 )  # fmt: skip
-def test_options_that_would_change_nothing_are_refused(capsys, what, given, said):
-    status, out, err = command(capsys, "check", what, *given)
+def test_options_that_would_change_nothing_are_refused(capsys, place, arguments, text):
+    status, out, err = command(capsys, "check", place, *arguments)
     assert (status, out) == (2, "")
-    assert said in err
+    assert text in err
 
 
-def test_what_this_machine_cannot_judge(tmp_path, capsys, monkeypatch):
+def test_what_this_machine_cannot_judge(monkeypatch):
     monkeypatch.setattr(np, "longdouble", np.float64)
-    said = "float64 needs long doubles wider than doubles"
-    status, out, err = command(capsys, "cases", str(tmp_path), "--dtypes", "float64")
-    assert (status, out) == (2, "")
-    assert err == f"bn-ext cases: --dtypes: {said}\n"
-    with pytest.raises(NotImplementedError, match=f"^{said}"):
+    with pytest.raises(NotImplementedError, match="^float64 needs long doubles wider than doubles"):
         check_backward(MINE, dtypes="float64")
-    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    status, _, err = command(capsys, "cases", str(tmp_path), "--dtypes", "bfloat16")
-    assert status == 2
-    assert "--dtypes: bfloat16 needs ml_dtypes: python -m pip install ml_dtypes" in err
 
 
 def test_nothing_of_it_is_imported_by_bn_ext():
@@ -1274,8 +1093,8 @@ def test_nothing_of_it_is_imported_by_bn_ext():
 
 
 def test_the_number_of_cases_that_the_readme_names():
-    said = re.findall(r"(\d+) (?:hard|standard) cases", (ROOT / "README.md").read_text())
-    assert {*map(int, said)} <= {len([*standard_cases(Kind("backward"))])}
+    counts = re.findall(r"(\d+) (?:hard|standard) cases", (ROOT / "README.md").read_text())
+    assert {*map(int, counts)} <= {len([*standard_cases(Kind("backward"))])}
 
 
 def test_every_recipe_is_a_case_of_some_operation():
@@ -1283,66 +1102,13 @@ def test_every_recipe_is_a_case_of_some_operation():
     assert {name.rpartition(",")[0] for name in names} == {*RECIPES}
 
 
-CRASHES = """
-import ctypes, os, bn_ext
-def null(src, diff_dst, mean, variance, gamma, epsilon):
-    print("called")
-    if gamma is None:
-        ctypes.string_at(0)
-    how = {"epsilon": epsilon, "data_format": "NXC"}
-    return bn_ext.batch_norm_backward(src, diff_dst, mean, variance, gamma, **how)
-def ends(*given, epsilon):
-    os._exit(3)
-"""
-
-
-def test_a_kernel_that_crashes_is_reported(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_crashes.py").write_text(CRASHES)
-    status, out, _ = command(capsys, "check", "my_crashes.py:null", *FEW)
-    assert status == 1
-    lines = out.splitlines()
-    assert lines[2] == "crashed:"
-    assert re.fullmatch(r" +-  without gamma, float32 +function +crashed \(SIGSEGV\)", lines[3])
-    assert re.fullmatch(r"1 crashed, \d right", lines[-1])
-    status, out, _ = command(capsys, "check", "my_crashes:ends", *FEW)
-    assert status == 1
-    assert re.search("two axes, float32 and 4 more +function +crashed .exit status 3.", out)
-    assert re.search("further cases +function +not called, after 5 crashes\ncrashed:\n", out)
-    assert out.endswith("\n5 crashed, 1 not judged\n")
-    (tmp_path / "my_end.py").write_text("import os; os._exit(1)")
-    status, out, err = command(capsys, "check", "my_end:f", *FEW)
-    assert (status, out) == (2, "")
-    assert "crashed (exit status 1) before the first call" in err
-
-
-POOLED = """
-import ctypes, multiprocessing, os, signal, time
-from concurrent.futures import ProcessPoolExecutor
-import bn_ext
-def pooled(src, diff_dst, mean, variance, gamma, epsilon):
-    pool = ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
-    print("process", pool.submit(os.getpid).result())
-    ctypes.string_at(0)
-def timed(*given, epsilon):
-    os.kill(os.getpid(), signal.SIGRTMIN + 6)
-def slow(src, diff_dst, mean, variance, gamma, epsilon):
-    if gamma is None:
-        time.sleep(1000)
-    how = {"epsilon": epsilon, "data_format": "NXC"}
-    return bn_ext.batch_norm_backward(src, diff_dst, mean, variance, gamma, **how)
-"""
-
-
 @needs_linux
-def test_processes_that_a_function_has_started_end_with_it(tmp_path, capfd, monkeypatch):
+@pytest.mark.usefixtures("modules")
+def test_processes_that_a_function_has_started_end_with_it(capfd, monkeypatch):
     """One that lives holds the pipe open, so that no end of it is seen."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(child, "MOST", 1)
-    (tmp_path / "my_pool.py").write_text(POOLED)
-    status, out, err = command(capfd, "check", "my_pool.py:pooled", *FEW)
-    assert status == 1
-    assert "crashed (SIGSEGV)" in out
+    status, out, err = command(capfd, "check", "my_kernels.py:pooled", *FEW)
+    assert (status, "crashed (SIGSEGV)" in out) == (1, True)
     started = int(re.search(r"process (\d+)", err)[1])
     for _ in range(100):  # init reads its status
         try:
@@ -1357,18 +1123,11 @@ def test_processes_that_a_function_has_started_end_with_it(tmp_path, capfd, monk
 
 
 @needs_linux
-def test_a_real_time_signal_and_a_function_that_never_returns(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("modules")
+def test_a_real_time_signal(capsys, monkeypatch):
     monkeypatch.setattr(child, "MOST", 1)
-    (tmp_path / "my_slow.py").write_text(POOLED)
-    status, out, _ = command(capsys, "check", "my_slow.py:timed", *FEW)
-    assert status == 1
-    assert f"crashed (signal {signal.SIGRTMIN + 6})" in out
-    monkeypatch.setattr(child, "MOST", 5)
-    status, out, _ = command(capsys, "check", "my_slow.py:slow", *FEW, "--timeout", "3")
-    assert status == 1
-    assert re.search("without gamma, float32 +function +did not return within 3 s", out)
-    assert re.fullmatch(r"1 crashed, \d right", out.splitlines()[-1])
+    status, out, _ = command(capsys, "check", "my_kernels.py:signalled", *FEW)
+    assert (status, f"crashed (signal {signal.SIGRTMIN + 6})" in out) == (1, True)
 
 
 #: A dataclass looks for its module; a process of its own imports it.
@@ -1378,12 +1137,12 @@ from dataclasses import dataclass
 @dataclass
 class Factor:
     value: float = 7.0
-def batch_norm_backward(src, diff_dst, mean, variance, gamma, epsilon, **more):
+def batch_norm_backward(src, diff_dst, mean, variance, gamma, epsilon, **by_name):
     return diff_dst * Factor().value
 """
 
 
-@pytest.mark.parametrize("name", ["bn_ext", "random", "statistics", "norm-v1.2", "beside"])
+@pytest.mark.parametrize("name", ["statistics", "norm-v1.2", "beside"])
 def test_the_file_that_is_named_is_checked(tmp_path, capsys, monkeypatch, name):
     """Whatever its name: that of a module, that of a package beside it, one with dots."""
     monkeypatch.chdir(tmp_path)
@@ -1391,31 +1150,10 @@ def test_the_file_that_is_named_is_checked(tmp_path, capsys, monkeypatch, name):
     (tmp_path / "mine" / f"{name}.py").write_text(WRONG)
     (tmp_path / "mine" / "beside").mkdir()
     (tmp_path / "mine" / "beside" / "__init__.py").write_text("")
-    what = f"mine/{name}.py:batch_norm_backward"
-    status, out, _ = command(capsys, "check", what, *FEW)
+    place = f"mine/{name}.py:batch_norm_backward"
+    status, out, _ = command(capsys, "check", place, *FEW)
     assert status == 1
     assert re.search(r"^\d wrong", out.splitlines()[-1])
-
-
-def test_options_of_the_command_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_options.py").write_text(MODULE)
-    options = "--quick", "--repeats", "2", "--same-bits", "--strided", "--arithmetic", "double"
-    assert command(capsys, "check", "my_options:right", *FEW, *options)[0] == 0
-    own = "--own-statistics", "--op", "double-backward"
-    status, out, _ = command(capsys, "check", "my_options:right", *FEW, *own)
-    assert status == 1
-    assert "expected diff_src, diff_diff_dst" not in out
-
-
-def test_there_is_no_manifest_until_all_files_are_there(tmp_path, capsys):
-    how = "--op", "inference", "--quick"
-    assert command(capsys, "cases", str(tmp_path), *how)[0] == 0
-    stop = tmp_path / "inference" / "float32" / "one_row" / "src.npy"
-    stop.unlink()
-    stop.mkdir()
-    assert command(capsys, "cases", str(tmp_path), *how, "--layout", "NCX")[0] == 2
-    assert "manifest.json: is missing" in command(capsys, "check", str(tmp_path))[2]
 
 
 # ---- what a mistake is ---------------------------------------------------------------------
@@ -1490,44 +1228,43 @@ MISTAKES = [
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(("said", "name", "changes"), MISTAKES)
-def test_what_a_wrong_function_is_as_if(said, name, changes):
+@pytest.mark.parametrize(("text", "name", "changes"), MISTAKES)
+def test_what_a_wrong_function_is_as_if(text, name, changes):
     """Nothing else fits; large cases are needed where sums are long."""
     large = ["000 rows", "70 0", "rows of whole", " channels, planes", "300 x 300", "4100 channels"]
-    if not re.search("1024|256|64", said):
+    if not re.search("1024|256|64", text):
         large += ["planes of 1", "257 channels"]
-    with pytest.raises(AssertionError, match=f"\nas if {re.escape(said)}\n") as raised:
+    with pytest.raises(AssertionError, match=f"\nas if {re.escape(text)}\n") as raised:
         CHECKS[name](kernel_of(name, *changes), skip=large)
-    assert raised.value.report.as_if == [said]
+    assert raised.value.report.as_if == [text]
+
+
+def confused(src, *vectors, epsilon):
+    shape = len(src), src.shape[-1], np.prod(src.shape[1:-1], dtype=int)
+    turned = src.reshape(shape).swapaxes(1, 2)
+    dst, *statistics = kernel_of("forward")(turned, *vectors, epsilon)
+    return dst.swapaxes(1, 2).reshape(src.shape), *statistics
+
+
+def other_momentum(*arrays, exponential_avg_factor, **options):
+    options["exponential_avg_factor"] = 1 - exponential_avg_factor
+    return tensorflow.fused_batch_norm_v3(*arrays, **options)
+
+
+UNGATED = kernel_of("backward", ('if "dst" in by_name:', "if False:"))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_layouts_that_are_confused():
-    def confused(src, *vectors, epsilon):
-        shape = len(src), src.shape[-1], np.prod(src.shape[1:-1], dtype=int)
-        turned = src.reshape(shape).swapaxes(1, 2)
-        dst, *statistics = kernel_of("forward")(turned, *vectors, epsilon)
-        return dst.swapaxes(1, 2).reshape(src.shape), *statistics
-
-    with pytest.raises(AssertionError, match="\nas if layouts are confused\n"):
-        check_forward(confused, quick=True)
-
-
-def test_the_other_convention_of_momentum():
-    def other(*given, exponential_avg_factor, **how):
-        how["exponential_avg_factor"] = 1 - exponential_avg_factor
-        return tensorflow.fused_batch_norm_v3(*given, **how)
-
-    with pytest.raises(AssertionError, match="\nas if momentum is the other convention\n"):
-        check_forward(other, operator="FusedBatchNormV3", quick=True)
-
-
-def test_a_relu_that_is_missing():
-    with pytest.raises(AssertionError, match="\nas if the ReLU is missing\n"):
-        check_forward(kernel_of("forward"), relu=True, quick=True)
-    ungated = kernel_of("backward", ('if "dst" in more:', "if False:"))
-    with pytest.raises(AssertionError, match="\nas if the ReLU is missing\n"):
-        check_backward(ungated, relu=True, quick=True)
+@pytest.mark.parametrize(("text", "check", "function", "options"), [
+    ("layouts are confused", check_forward, confused, {}),
+    ("momentum is the other convention", check_forward, other_momentum,
+     {"operator": "FusedBatchNormV3"}),
+    ("the ReLU is missing", check_forward, kernel_of("forward"), {"relu": True}),
+    ("the ReLU is missing", check_backward, UNGATED, {"relu": True}),
+])  # fmt: skip
+def test_what_a_function_with_options_is_as_if(text, check, function, options):
+    with pytest.raises(AssertionError, match=f"\nas if {text}\n"):
+        check(function, quick=True, **options)
 
 
 def test_all_explanations_are_said_unless_they_are_many(rng):
@@ -1554,41 +1291,6 @@ def test_no_variation_is_guessed():
         assert "as if" not in str(raised.value)
 
 
-def test_every_variation_is_of_some_operation():
-    for name, (operations, _) in VARIATIONS.items():
-        assert operations, name
-        assert {*operations} <= {*RESULTS}, name
-
-
-def test_a_mean_in_the_variance_that_is_constant(rng):
-    """The gradient of sum(diff_diff_src diff_src) by finite differences, with the first gradient
-    of a forward pass whose variance is mean((src - stopped)**2).
-    """
-    (case,) = standard_cases(Kind("double_backward"), "float64", skip=[*{*RECIPES} - {"two axes"}])
-    case = Kind("double_backward").random("tiny", (5, 2), case.src.dtype)
-    dy, g = (case.arrays[name].astype(np.longdouble) for name in ("diff_dst", "diff_diff_src"))
-    x, gamma, m = case.src.astype(np.longdouble), case.arrays["gamma"], 5
-    stopped = x.mean(axis=0)
-
-    def first(x):
-        mean, epsilon = x.mean(axis=0), np.longdouble(case.epsilon)
-        rstd = 1 / np.sqrt(((x - stopped) ** 2).mean(axis=0) + epsilon)
-        through = -(gamma * dy * (x - mean)).sum(axis=0) * rstd**3 / m
-        diff_src = gamma * dy * rstd
-        diff_src = diff_src - diff_src.mean(axis=0) + through * (x - stopped)
-        more = case.arrays["diff_diff_gamma"] * (dy * (x - mean)).sum(axis=0) * rstd
-        return (g * diff_src).sum() + more.sum()
-
-    step, found = np.longdouble(2.0**-20), np.zeros_like(x)
-    for at in np.ndindex(x.shape):
-        move = np.zeros_like(x)
-        move[at] = step
-        found[at] = (first(x + move) - first(x - move)) / (2 * step)
-    varied = Varied(case, case.exact())
-    wrong = VARIATIONS["the mean in the variance is constant"][1](varied)["diff_src"]
-    assert abs(found - wrong).max() < 1e-8 < abs(found - varied.right["diff_src"]).max()
-
-
 # ---- neither right nor wrong ---------------------------------------------------------------
 
 CUBED = """
@@ -1610,7 +1312,7 @@ def kernel_from(text):
 def test_what_overflows_on_the_way_is_neither_right_nor_wrong(data):
     """The cube of rstd is 0 where src is large, and Inf where it is small and epsilon 0."""
     report = check_backward(kernel_from(CUBED), dtypes=data, quick=True)
-    assert {n for n, each in report.verdicts.items() if each == "range"} == {
+    assert {n for n, verdict in report.verdicts.items() if verdict == "range"} == {
         f"large src, {data}", f"small src, {data}"
     }  # fmt: skip
     assert re.fullmatch(r"2 range, \d\d right", report.summary)
@@ -1631,14 +1333,14 @@ def test_what_overflows_or_underflows_in_other_operations(rng, power):
     single = "np.longdouble", "np.float32"
     gamma = np.full(4, 2.0 ** (95 if power > 0 else -115), np.float32)
     factors = "weight * rstd * (x - mean)", "weight * (x - mean) * rstd"
-    how = {"mean": src.mean(0), "variance": src.var(0), "is_training": False}
-    for name, more in ("forward", {}), ("inference", how):
+    options = {"mean": src.mean(0), "variance": src.var(0), "is_training": False}
+    for name, arguments in ("forward", {}), ("inference", options):
         kernel = kernel_of(name, single, factors)
-        report = check_forward(kernel, src, gamma, gamma, epsilon=0, **more)
+        report = check_forward(kernel, src, gamma, gamma, epsilon=0, **arguments)
         assert report.verdicts == {"data": "range"}
     powers = "weight * r**2 * through", "weight * r**4 * (through / r**2)"
-    how = {"diff_diff_src": g, "diff_diff_gamma": np.full(4, 2.0**-40), "epsilon": 0}
-    report = check_double_backward(kernel_of("double", single, powers), src, diff_dst, **how)
+    options = {"diff_diff_src": g, "diff_diff_gamma": np.full(4, 2.0**-40), "epsilon": 0}
+    report = check_double_backward(kernel_of("double", single, powers), src, diff_dst, **options)
     assert report.verdicts == {"data": "range"}
 
 
@@ -1653,14 +1355,14 @@ def test_float16_sums_are_named():
     diff_src = gamma * rstd * (dy - (diff_beta + xhat * diff_gamma) / number.type(M))
     return diff_src, diff_gamma.astype(vector), diff_beta.astype(vector)
 """
-    how = {"dtypes": "float16", "quick": True}
+    options = {"dtypes": "float16", "quick": True}
     with pytest.raises(AssertionError, match=r"^4\d of .*(\n.*)+ float16 sums") as raised:
-        check_backward(kernel_from(rounds), **how)
-    assert {each.verdict for each in raised.value.report.failures} == {"weaker"}
-    assert check_backward(kernel_from(rounds), arithmetic="float16", **how).passed
+        check_backward(kernel_from(rounds), **options)
+    assert {finding.verdict for finding in raised.value.report.failures} == {"weaker"}
+    assert check_backward(kernel_from(rounds), arithmetic="float16", **options).passed
     forgets = rounds.replace("diff_beta + xhat", "xhat")
     with pytest.raises(AssertionError) as raised:
-        check_backward(kernel_from(forgets), **how)
+        check_backward(kernel_from(forgets), **options)
     verdicts = {e.verdict for e in raised.value.report.failures if e.result == "diff_src"}
     assert verdicts == {"wrong"}
 
@@ -1680,9 +1382,8 @@ def test_a_row_that_a_double_backward_loses_is_found():
     """In any of its sums."""
     case = case_of(Kind("double_backward"), "70 002 rows of whole numbers")
     assert not is_wrong(kernel_of("double"), [case])
-    for row, terms in itertools.product(
-        (12_345, 69_999), ("dy", "g", "(dy * g)", "(dy * xhat)", "(g * xhat)")
-    ):
+    sums = "dy", "g", "(dy * g)", "(dy * xhat)", "(g * xhat)"
+    for row, terms in zip(itertools.cycle((12_345, 69_999)), sums, strict=False):
         lost = f"{terms}.sum(axes)", f"np.delete({terms}, {row}, 0).sum(0)"
         assert is_wrong(kernel_of("double", lost), [case])
 
@@ -1741,8 +1442,8 @@ def right(*given, epsilon):
 def test_the_smallest_program(tmp_path, capsys):
     (tmp_path / "my_tail.py").write_text(SCRIPTED)
     out = tmp_path / "out.py"
-    what = f"{tmp_path / 'my_tail.py'}:tail"
-    status, _, err = command(capsys, "check", what, "--quick", "--script", str(out))
+    place = f"{tmp_path / 'my_tail.py'}:tail"
+    status, _, err = command(capsys, "check", place, "--quick", "--script", str(out))
     assert (status, err) == (1, "")
     text = out.read_text()
     assert len(text.splitlines()) <= 40
@@ -1754,18 +1455,20 @@ def test_the_smallest_program(tmp_path, capsys):
     assert not done.stderr
     (tmp_path / "my_tail.py").write_text(SCRIPTED.replace("[rows // 4 * 4 :] = 0", "[:0] = 0"))
     assert python(out).returncode == 0
-    for given in (what.replace(":tail", ":right"), str(tmp_path)):
-        status, _, err = command(capsys, "check", given, "--quick", "--script", str(out))
-        assert status == 2
+    right = place.replace(":tail", ":right")
+    status, _, err = command(capsys, "check", right, *FEW, "--script", str(out))
+    assert (status, "--script: expected wrong numbers of a function" in err) == (2, True)
 
 
 def test_the_smallest_program_of_a_report():
+    wrong = partial(kernel_of("forward", ("+ offset", "")), option=1)
     with pytest.raises(AssertionError) as raised:
-        check_forward(kernel_of("forward", ("+ offset", "")), quick=True)
+        check_forward(wrong, quick=True)
     start = time.monotonic()
     text = raised.value.report.script()
     assert time.monotonic() - start < 10
     assert "function = ...  # kernel goes here" in text or "import kernel as function" in text
+    assert "\nfunction = functools.partial(function, option=1)\n" in text
     assert 'beta = np.array([1.0]).astype("float32")' in text
     with pytest.raises(ValueError, match="^script: expected a report with wrong numbers"):
         check_backward(MINE, quick=True).script()
@@ -1773,46 +1476,39 @@ def test_the_smallest_program_of_a_report():
 
 OPERATED = """
 from bn_ext.specs import onednn_graph, tensorflow
-def more(*given, **how):
-    dst, *rest = onednn_graph.batch_norm_forward_training(*given, **how)
+def doubled(*arguments, **options):
+    dst, *rest = onednn_graph.batch_norm_forward_training(*arguments, **options)
     return 2 * dst, *rest
-def swapped(*given, **how):
-    diff_src, *pair, a, b = tensorflow.fused_batch_norm_grad_v3(*given, **how)
+def swapped(*arguments, **options):
+    diff_src, *pair, a, b = tensorflow.fused_batch_norm_grad_v3(*arguments, **options)
     return diff_src, *pair[::-1], a, b
 """
 
 
-@pytest.mark.parametrize(("function", "check", "operator"), [
-    ("more", check_forward, "BatchNormForwardTraining"),
-    ("swapped", check_backward, "FusedBatchNormGradV3"),
-])  # fmt: skip
-def test_the_smallest_program_of_an_operator(
-    tmp_path, monkeypatch, capsys, function, check, operator
-):
+def test_the_smallest_program_of_an_operator(tmp_path, monkeypatch, capsys):
     (tmp_path / "my_operators.py").write_text(OPERATED)
     monkeypatch.syspath_prepend(tmp_path)
     import my_operators
 
     with pytest.raises(AssertionError) as raised:
-        check(getattr(my_operators, function), operator=operator, quick=True)
-    (tmp_path / "out.py").write_text(raised.value.report.script())
-    done = python(tmp_path / "out.py")
+        check_forward(my_operators.doubled, operator="BatchNormForwardTraining", quick=True)
+    script = tmp_path / "out.py"
+    script.write_text(raised.value.report.script())
+    done = python(script)
     assert (done.returncode, done.stderr) == (1, "")
     assert ", got:\n" in done.stdout
-    what = f"{tmp_path / 'my_operators.py'}:{function}"
-    more = "--op", "training" if check is check_forward else "backward", "--operator", operator
-    (tmp_path / "out.py").unlink()
-    script = "--quick", "--script", str(tmp_path / "out.py")
-    assert command(capsys, "check", what, *more, *script)[0] == 1
-    assert python(tmp_path / "out.py").returncode == 1
-    status, _, err = command(capsys, "check", what, "--operator", "Softmax")
+    script.unlink()
+    words = "check", f"{tmp_path / 'my_operators.py'}:swapped", "--script", str(script), *FEW
+    assert command(capsys, *words, "--operator", "FusedBatchNormGradV3")[0] == 1
+    assert python(script).returncode == 1
+    status, _, err = command(capsys, *words, "--operator", "Softmax")
     assert (status, "--operator: expected one of tensorflow.Fused" in err) == (2, True)
 
 
 def test_progress_on_a_terminal(monkeypatch, capsys):
-    def slow(*given, **how):
+    def slow(*arrays, **options):
         time.sleep(0.05)
-        return MINE(*given, **how)
+        return MINE(*arrays, **options)
 
     check_backward(slow, quick=True)
     assert capsys.readouterr().err == ""

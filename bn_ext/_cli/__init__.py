@@ -1,4 +1,4 @@
-"""The command line: `bn-ext info`, `verify`, `bench`, `cases` and `check`."""
+"""The command line: `bn-ext info`, `verify`, `bench` and `check`."""
 
 from bn_ext._cli.commands import main
 

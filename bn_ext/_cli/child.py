@@ -17,24 +17,24 @@ import numpy as np
 
 from bn_ext._cli.usage import UsageError
 from bn_ext.testing._cases import Case
-from bn_ext.testing._report import Finding, Report, Trial, clear, shown
+from bn_ext.testing._report import Finding, Report, Trial, clear_progress, with_progress
 
 MOST = 5  # crashes; further cases are left out
 
 
 def run(
     load: Callable[[], Any], cases: Callable[[], Iterable[Case]], *, timeout: float = 60,
-    script: str = "", **how: Any,
+    script: str = "", **options: Any,
 ) -> Report:  # fmt: skip
     """As bn_ext.testing._report.run, with a finding for each case that ends the process, or takes
     more than `timeout` seconds. There, load() returns the function; it and cases() may raise
     UsageError. `script`: lines that load the function in Report.script(), which is made there.
     """
-    report, first, finished = Report(arithmetic=how["arithmetic"]), 0, False
+    report, first, finished = Report(), 0, False
     processes = multiprocessing.get_context("spawn")
     for _ in range(MOST):
         pipe, end = processes.Pipe(duplex=False)
-        child = processes.Process(target=work, args=(end, load, cases, first, script, how))
+        child = processes.Process(target=work, args=(end, load, cases, first, script, options))
         child.start()
         end.close()
         name, reason, limit = "", "", math.inf
@@ -48,27 +48,25 @@ def run(
                     if child.is_alive():
                         reason = f"did not return within {timeout:g} s"
                     break
-                what, found = pipe.recv()
-                if what == "failed":
-                    raise UsageError(found)
-                if what == "done":
-                    report.makers.append(partial(str, found))
-                    report.settle()
-                    return report
-                if what == "finished":
-                    finished, limit = True, time.monotonic() + timeout
-                elif what == "case":
-                    name, first, limit = found, first + 1, time.monotonic() + timeout
-                else:
-                    report.add(*found)
+                kind, value = pipe.recv()
+                if kind == "failed":
+                    raise UsageError(value)
+                if kind == "program":
+                    report.makers.append(partial(str, value))
+                    break
+                if kind == "report":
+                    report.add(value)
+                    continue
+                finished, limit = kind == "finished", time.monotonic() + timeout
+                name, first = value, first + 1
         except (EOFError, OSError, pickle.UnpicklingError):
             child.join(10)
         finally:
             end_all(child)
             pipe.close()
-        if finished:  # it ended when the program was made
+        if finished:  # whether it has made the program or not
             break
-        clear()
+        clear_progress()
         reason = reason or f"crashed ({ended(child.exitcode or 0)})"
         if not name:
             raise UsageError(f"the function's process {reason} before the first call")
@@ -103,20 +101,20 @@ def ended(status: int) -> str:
 
 def work(
     end: Connection, load: Callable[[], Any], cases: Callable[[], Iterable[Case]], first: int,
-    script: str, how: dict[str, Any],
+    script: str, options: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Send which case comes next, and what was found; what the function prints is an error's."""
+    """Send which case comes next, and its report; what the function prints is an error's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process ends it
     os.dup2(2, 1)
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # with what the function starts
 
     try:
-        trial = Trial(load(), **how)
-        for case in shown(islice(cases(), first, None)):
+        trial = Trial(load(), **options)
+        for case in with_progress(islice(cases(), first, None)):
             end.send(("case", case.name))
-            end.send(("found", trial.tried(case)))
-        end.send(("finished", None))
-        end.send(("done", trial.program(script) if script else ""))
+            end.send(("report", trial.tried(case)))
+        end.send(("finished", ""))
+        end.send(("program", trial.program(script) if script else ""))
     except UsageError as error:
         end.send(("failed", str(error)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from bn_ext._cli.bench import WORDS, add_options, bench
 from bn_ext._cli.info import info
-from bn_ext._cli.reference import add_kinds, cases, check
+from bn_ext._cli.reference import add_options as add_check_options, check
 from bn_ext._cli.usage import UsageError
 from bn_ext._cli.verify import verify
 from bn_ext._version import __version__
@@ -29,10 +29,10 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXIT,
     )
     top.add_argument("-V", "--version", action="version", version=f"bn_ext {__version__}")
-    commands = top.add_subparsers(dest="command", metavar="{info,verify,bench,cases,check}")
+    commands = top.add_subparsers(dest="command", metavar="{info,verify,bench,check}")
 
-    def add_command(run: Callable[..., int], said: str, **more: Any) -> Any:
-        command = commands.add_parser(run.__name__, help=said, description=run.__doc__, **more)
+    def add_command(run: Callable[..., int], text: str, **options: Any) -> Any:
+        command = commands.add_parser(run.__name__, help=text, description=run.__doc__, **options)
         command.set_defaults(run=run)
         return command.add_argument
 
@@ -43,16 +43,10 @@ def parser() -> argparse.ArgumentParser:
 
     add_command(verify, "check that results have the same bits as on other CPUs")
 
-    said = "time bn_ext on this CPU, next to NumPy and torch"
-    add_options(add_command(bench, said, epilog=WORDS))
+    add = add_command(bench, "time bn_ext on this CPU, next to NumPy and torch", epilog=WORDS)
+    add_options(add)
 
-    add = add_command(cases, "write cases for kernels of your own as files")
-    add("folder", metavar="DIR", help="where to write them")
-    add_kinds(add, several=True)
-
-    add = add_command(check, "check results, or a Python function")
-    add("what", metavar="DIR|MODULE:FUNCTION|FILE.py:FUNCTION", help="the folder, or the function")
-    add_kinds(add, several=False)
+    add_check_options(add_command(check, "check a Python function"))
     return top
 
 

@@ -1,13 +1,12 @@
-"""`bn-ext cases` and `bn-ext check`: cases for kernels of your own, and what their results are."""
+"""`bn-ext check`: the standard cases for a Python function, in a process that it may crash."""
 
 import argparse
 import importlib
-import importlib.machinery
 import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,10 +16,9 @@ from typing import Any
 from bn_ext._cli import child
 from bn_ext._cli.usage import UsageError, as_layout, as_seconds, as_whole
 from bn_ext._dtypes import DTYPES
-from bn_ext.testing import _files as files
 from bn_ext.testing._cases import ARITHMETICS, Case, Kind, standard_cases
 from bn_ext.testing._operators import as_operator
-from bn_ext.testing._report import said
+from bn_ext.testing._report import message
 
 KINDS = {
     "training": Kind("training"),
@@ -30,154 +28,110 @@ KINDS = {
     "double-backward": Kind("double_backward"),
     "double-backward-frozen": Kind("double_backward", is_training=False),
 }
-#: Options that choose cases, and that choose how a function is called.
-CHOICES = "op", "dtypes", "layout", "relu", "quick", "skip", "own_statistics", "operator"
-CALLS = "repeats", "same_bits", "strided", "timeout"
 
 
-def add_kinds(add: Callable[..., Any], *, several: bool) -> None:
-    """The options that choose cases; unless of several operations, those of check as well."""
-
-    def choose(name: str, said: str, **how: Any) -> None:
-        add(*name.split(), default=argparse.SUPPRESS, help=said, **how)
-
-    flag = {"action": "store_true"}
-    said, rest = ("any of", "all but the last") if several else ("a function computes", "backward")
-    choose("--op", f"{said} {', '.join(KINDS)} (default: {rest})", nargs="+" if several else 1,
-           choices=KINDS, metavar="OP")  # fmt: skip
-    choose("--dtypes", f"any of {', '.join(DTYPES)} (default: float32)", nargs="+", choices=DTYPES,
-           metavar="DTYPE")  # fmt: skip
-    choose("--layout --data-format", "NXC (default: channels last), NCX, NHWC, NCHW, ...",
-           type=as_layout, metavar="FORMAT")  # fmt: skip
-    choose("--relu", "a ReLU follows (all but double-backward)", **flag)
-    choose("--quick", "without the cases of many elements", **flag)
-    choose("--skip", "leave out cases whose names contain a word, such as NaN", nargs="+",
-           metavar="WORD")  # fmt: skip
-    if several:
-        return
+def add_options(add: Callable[..., Any]) -> None:
+    """The function, and the options: those of bn_ext.testing, and some more."""
+    add("function", metavar="MODULE:FUNCTION|FILE.py:FUNCTION", help="what is checked")
+    add("--op", choices=KINDS, default="backward", metavar="OP",
+        help=f"what it computes: {', '.join(KINDS)} (default: backward)")  # fmt: skip
+    add("--dtypes", nargs="+", choices=DTYPES, default=["float32"], metavar="DTYPE",
+        help=f"any of {', '.join(DTYPES)} (default: float32)")  # fmt: skip
+    add("--layout", "--data-format", dest="data_format", type=as_layout, default="NXC",
+        metavar="FORMAT", help="NXC (default: channels last), NCX, NHWC, NCHW, ...")  # fmt: skip
+    add("--operator", metavar="NAME",
+        help="it is called as this operator of bn_ext.specs, such as FusedBatchNormV3")  # fmt: skip
+    add("--skip", nargs="+", default=(), metavar="WORD",
+        help="leave out cases whose names contain a word, such as NaN")  # fmt: skip
     add("--arithmetic", choices=ARITHMETICS, default="float32",
         help="what passes: double (bn_ext's own limits), float32 (sums in the type of the data's "
         "arithmetic, in any order; default), any (src * scale + shift, and the like)")  # fmt: skip
-    add(
-        "--script", help="write the smallest program that shows the worst mistake", metavar="OUT.py"
-    )
-    add("--verbose", help="show right cases as well", **flag)
-    add("--narrow", help="results may have a narrower dtype than the data", **flag)
-    choose("--own-statistics", "a gradient makes its own statistics", **flag)
-    choose("--operator", "it is called as this operator of bn_ext.specs, such as "
-           "FusedBatchNormV3", metavar="NAME")  # fmt: skip
-    choose("--repeats", "call the function N times with each case, and say where bits differ",
-           type=as_whole, metavar="N")  # fmt: skip
-    choose("--same-bits", "fail where they do", **flag)
-    choose("--strided", "pass arrays with gaps between their numbers", **flag)
-    choose("--timeout", "seconds that a case may take (default: 60)",
-           type=as_seconds, metavar="S")  # fmt: skip
+    add("--repeats", type=as_whole, default=1, metavar="N",
+        help="call it N times with each case, and say where bits differ")  # fmt: skip
+    add("--timeout", type=as_seconds, default=60.0, metavar="S",
+        help="seconds that a case may take (default: 60)")  # fmt: skip
+    add("--script", metavar="OUT.py", type=Path,
+        help="write the smallest program that shows the worst mistake")  # fmt: skip
+    for name, text in {
+        "--relu": "a ReLU follows (all but double-backward)",
+        "--own-statistics": "a gradient makes its own statistics",
+        "--quick": "without the cases of many elements",
+        "--strided": "pass arrays with gaps between their numbers",
+        "--verbose": "show right cases as well",
+    }.items():
+        add(name, action="store_true", help=text)
 
 
-def chosen(given: argparse.Namespace, op: Sequence[str] = ("backward",)) -> Iterator[Case]:
-    options = vars(given)
-    layout = options.get("layout", "NXC")
-    kinds = [replace(KINDS[name], data_format=layout) for name in options.get("op", op)]
-    if "own_statistics" in options:
-        if not all("backward" in kind.operation and kind.is_training for kind in kinds):
-            raise UsageError("--own-statistics: expected --op backward or double-backward")
-        kinds = [replace(kind, own_statistics=True) for kind in kinds]
-    gated = [kind for kind in kinds if kind.operation != "double_backward"]
-    if "relu" in options and not gated:
-        raise UsageError("--relu: expected an --op other than double-backward")
+def check(options: argparse.Namespace) -> int:
+    """Call a Python function with the standard cases, as bn_ext.testing.check_backward does, in a
+    process of its own, which it may crash. A table shows each case's error in units of its limit.
+    """
+    script = options.script
+    if script and not script.absolute().parent.is_dir():
+        raise UsageError(f"--script {script}: expected a file in a folder that exists")
+    report = child.run(
+        partial(function_of, options), partial(cases_of, options), timeout=options.timeout,
+        script=loading(options.function) if script else "", arithmetic=options.arithmetic,
+        repeats=options.repeats, strided=options.strided,
+    )  # fmt: skip
+    print("\n".join(report.lines(verbose=options.verbose)))
+    if script:
+        try:
+            text = report.script()
+        except ValueError:
+            raise UsageError("--script: expected wrong numbers of a function") from None
+        script.write_text(text, encoding="utf-8")
+    return 0 if report.passed else 1
+
+
+def operated(options: argparse.Namespace, function: Callable[..., Any]) -> Any:
+    """The function, or what calls it as an operator; and the Kind of its cases."""
+    names = "data_format", "relu", "own_statistics"
     try:
-        for kind in kinds:
-            each = replace(kind, relu="relu" in options and kind in gated)
-            _, each = as_operator(print, options.get("operator"), each)
-            how = {name: options[name] for name in ("dtypes", "quick", "skip") if name in options}
-            yield from standard_cases(each, **how)
+        kind = replace(KINDS[options.op], **{name: getattr(options, name) for name in names})
+        return as_operator(function, options.operator, kind)
+    except (TypeError, ValueError) as error:
+        name, _, reason = str(error).partition(": ")
+        raise UsageError(f"--{name.replace('_', '-')}: {reason}") from None
+
+
+def function_of(options: argparse.Namespace) -> Callable[..., Any]:
+    function: Callable[..., Any] = operated(options, imported(options.function))[0]
+    return function
+
+
+def cases_of(options: argparse.Namespace) -> Iterator[Case]:
+    _, kind = operated(options, print)
+    try:
+        return standard_cases(kind, options.dtypes, quick=options.quick, skip=options.skip)
     except ValueError as error:
         raise UsageError(f"--{error}") from None
     except (ImportError, NotImplementedError) as error:
         raise UsageError(f"--dtypes: {error}") from None
 
 
-def cases(options: argparse.Namespace) -> int:
-    """Write the standard cases as .npy files: inputs, right results, the largest errors that pass,
-    and manifest.json, which lists them. A program in any language writes its results beside them;
-    `bn-ext check DIR` then judges these.
-    """
-    folder = Path(options.folder)
-    try:
-        count = files.write(folder, chosen(options, op=list(KINDS)[:5]))
-    except OSError as error:
-        raise UsageError(f"DIR {folder}: cannot be written ({error.strerror or error})") from None
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print(f"{count} cases, {size / 1e6:.2f} MB: {folder / files.MANIFEST}")
-    return 0
-
-
-def check(options: argparse.Namespace) -> int:
-    """Judge results that a program wrote into DIR beside the files of `bn-ext cases`, each as the
-    .npy file that the manifest names; or call a Python function with the standard cases, as
-    bn_ext.testing.check_backward does, in a process of its own, which it may crash. A table shows
-    each case's error in units of its limit.
-    """
-    absent: list[str] = []
-    how = {"narrow": options.narrow, "arithmetic": options.arithmetic}
-    if os.path.isdir(options.what):
-        given = [name for name in (*CHOICES, *CALLS) if name in options]
-        if given:
-            name = given[0].replace("_", "-")
-            raise UsageError(f"--{name}: expected only with module:function; DIR has its cases")
-        try:
-            report, absent = files.check(Path(options.what), **how)
-        except (files.ManifestError, ImportError) as error:  # ml_dtypes may be missing
-            raise UsageError(str(error)) from None
-    else:
-        how |= {name: vars(options)[name] for name in CALLS if name in options}
-        how["script"] = loading(options.what) if options.script else ""
-        report = child.run(partial(function_of, options), partial(chosen, options), **how)
-    print("\n".join(report.lines(verbose=options.verbose)))
-    if options.script:
-        try:
-            text = report.script()
-        except ValueError:
-            raise UsageError("--script: expected wrong numbers of a function") from None
-        Path(options.script).write_text(text, encoding="utf-8")
-    if absent:
-        print(f"\nnot checked, since no case has a result: {', '.join(absent)}")
-    return 0 if report.passed else 1
-
-
-def function_of(options: argparse.Namespace) -> Callable[..., Any]:
-    """The function, or what calls it as an operator."""
-    function, given = imported(options.what), vars(options)
-    kind = KINDS[given.get("op", ["backward"])[0]]
-    kind = replace(kind, data_format=given.get("layout", "NXC"))
-    try:
-        return as_operator(function, given.get("operator"), kind)[0]
-    except ValueError as error:
-        raise UsageError(f"--{error}") from None
-
-
-def imported(what: str) -> Callable[..., Any]:
+def imported(place: str) -> Callable[..., Any]:
     """The function of MODULE:FUNCTION or FILE.py:FUNCTION."""
-    module, colon, names = what.rpartition(":")
+    module, colon, names = place.rpartition(":")
     if not (module and colon and names):
-        raise UsageError(f"{what}: expected a folder that exists, or module:function")
+        raise UsageError(f"{place}: expected module:function")
     path = Path(module)
     by_path = path.suffix == ".py"
     sys.path.insert(0, str(path.parent.resolve()) if by_path else os.getcwd())
     try:
-        found: Any = _loaded(path) if by_path else importlib.import_module(module)
+        function: Any = _loaded(path) if by_path else importlib.import_module(module)
         for name in names.split("."):
-            found = getattr(found, name)
+            function = getattr(function, name)
     except (Exception, SystemExit) as error:  # a module may fail in any way
-        raise UsageError(f"{what}: cannot be imported ({said(error)})") from None
-    if not callable(found):
-        raise UsageError(f"{what}: expected a function, got {type(found).__name__}")
-    return found  # type: ignore[no-any-return]
+        raise UsageError(f"{place}: cannot be imported ({message(error)})") from None
+    if not callable(function):
+        raise UsageError(f"{place}: expected a function, got {type(function).__name__}")
+    return function  # type: ignore[no-any-return]
 
 
-def loading(what: str) -> str:
+def loading(place: str) -> str:
     """The lines of a program that load this function."""
-    module, _, names = what.rpartition(":")
+    module, _, names = place.rpartition(":")
     path = Path(module)
     if path.suffix != ".py":
         first, *rest = names.split(".")
@@ -204,9 +158,8 @@ def _loaded(path: Path) -> ModuleType:
         if spec and spec.origin and os.path.realpath(spec.origin) == os.path.realpath(path):
             return importlib.import_module(name)
     name = "bn_ext_check_" + re.sub(r"\W", "_", name)
-    loader = importlib.machinery.SourceFileLoader(name, str(path.resolve()))
-    spec = importlib.util.spec_from_loader(name, loader)
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     sys.modules[name] = module  # dataclasses look for it there
-    loader.exec_module(module)
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
     return module

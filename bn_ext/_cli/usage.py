@@ -40,8 +40,7 @@ def as_layout(text: str) -> str:
     try:
         _core.as_format(text)
     except ValueError as error:
-        message = str(error).partition(": ")[2]
-        raise argparse.ArgumentTypeError(message) from None
+        raise argparse.ArgumentTypeError(str(error).partition(": ")[2]) from None
     return text
 
 

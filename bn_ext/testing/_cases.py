@@ -67,8 +67,8 @@ class Case:
     #: None for a gamma or beta that is missing.
     arrays: dict[str, Any]
     epsilon: float
-    #: What else is passed by name: src_1 forward, dst backward.
-    more: dict[str, Any] = field(default_factory=dict)
+    #: What is passed by name: src_1 forward, dst backward.
+    by_name: dict[str, Any] = field(default_factory=dict)
     #: Are sums of its data exact in the arithmetic's type, in any order?
     exact_sums: bool = False
 
@@ -89,14 +89,15 @@ class Case:
     @property
     def results(self) -> tuple[str, ...]:
         kind = self.kind
-        more = ("diff_src_1",) * (kind.add and kind.operation == "backward")
-        return kind.results or (*RESULTS[kind.operation], *more)
+        gate = ("diff_src_1",) * (kind.add and kind.operation == "backward")
+        return kind.results or (*RESULTS[kind.operation], *gate)
 
     def least(self, name: str) -> str:
         """The narrowest dtype that a result may have: the data's; of a sum, also gamma's."""
-        gamma, sums = self.arrays.get("gamma"), ("diff_gamma", "diff_beta")
-        names = [self.data, *([gamma.dtype] if gamma is not None and name in sums else [])]
-        return max(map(str, names), key=limits.unit)
+        gamma = self.arrays.get("gamma")
+        if gamma is None or name not in ("diff_gamma", "diff_beta"):
+            return self.data
+        return max(self.data, str(gamma.dtype), key=limits.unit)
 
     def exact(self) -> Exact:
         """What is right for results in the dtype of the data or, of vectors, of the arithmetic; and
@@ -115,20 +116,14 @@ class Case:
             values = want._asdict()
             own = kind.own_statistics or kind.operation == "training"
             number = limits.arithmetic(self.data)
-            kinds = [
-                (number, False),
-                (number, True),
-                *[("float16", True)] * (self.data == "float16"),
-            ]
             starts = [
-                weaker.start(p, kind, folded=folded, from_batch=own, exact=self.exact_sums)
-                for kind, folded in kinds
+                weaker.start(p, name, folded=k > 0, from_batch=own, exact=self.exact_sums)
+                for k, name in enumerate([number, number, *["float16"] * (self.data == "float16")])
             ]
             bounds = [_bounds(want, self), *(_weaker(start, p, formula, self) for start in starts)]
             known = self._known(p, want)
-            if "running_mean" in self.results:
-                for each in bounds:
-                    self.update(values, each)
+            for bound in bounds:
+                self.update(values, bound)
             names = [name for name in self.results if name in bounds[0]]
             if kind.is_forward and not self.src.size:
                 names = ["dst"]  # specifications differ in what the statistics are
@@ -138,9 +133,15 @@ class Case:
             }
 
     def _formula(self, arrays: dict[str, Any]) -> Callable[..., Any]:
-        how = {"epsilon": self.epsilon, "axis": self.axis, "wide": np.longdouble}
-        function = getattr(formulas, f"batch_norm_{self.kind.operation}")
-        return partial(function, *arrays.values(), **how, **_options(self))
+        options: dict[str, Any] = {"src_1": self.by_name.get("src_1"), "relu": self.kind.relu}
+        if not self.kind.is_forward:
+            options = {"is_training": self.kind.is_training, "exact_sums": self.exact_sums}
+            if "dst" in self.by_name:
+                options["gate"] = ~(self.by_name["dst"] <= 0)
+        return partial(
+            getattr(formulas, f"batch_norm_{self.kind.operation}"), *arrays.values(),
+            epsilon=self.epsilon, axis=self.axis, wide=np.longdouble, **options,
+        )  # fmt: skip
 
     def values(self) -> dict[str, Any]:
         """What is right, without limits."""
@@ -149,11 +150,13 @@ class Case:
 
     def judged_arrays(self) -> dict[str, Any]:
         """The arrays for which results are right: the function's, or exact statistics."""
-        if not (self.kind.own_statistics and self.src.size):
-            return self.arrays
+        own = self.kind.own_statistics and self.src.size
+        return {**self.arrays, **self.batch_statistics()} if own else self.arrays
+
+    def batch_statistics(self) -> dict[str, Any]:
         formula: Any = formulas.batch_norm_training
-        own = formula(self.src, epsilon=0, axis=self.axis, wide=np.longdouble)
-        return {**self.arrays, "mean": own.mean, "variance": own.variance}
+        batch = formula(self.src, epsilon=0, axis=self.axis, wide=np.longdouble)
+        return {"mean": batch.mean, "variance": batch.variance}
 
     def _known(self, p: Any, want: Any) -> Any:
         """(C,): Can anything be said of a channel?"""
@@ -161,9 +164,9 @@ class Case:
         # If an operand is not finite, neither are right results; but diff_diff_* times Inf: nobody
         # says what.
         finite = (lambda a: a == a) if twice else np.isfinite
-        more = [formulas.by_channel(a, self.axis) for a in self.more.values()]
-        given = [want.scale] if self.kind.is_forward else [limits.rstd_of(p)]
-        for a in (*given, *vars(p).values(), *more):
+        by_name = [formulas.by_channel(a, self.axis) for a in self.by_name.values()]
+        factor = want.scale if self.kind.is_forward else limits.rstd_of(p)
+        for a in (factor, *vars(p).values(), *by_name):
             if np.ndim(a):
                 known |= ~finite(a.astype(np.longdouble)).reshape(len(a), -1).all(axis=1)
         if self.kind.operation == "backward":
@@ -206,38 +209,26 @@ class Case:
             return channels if alone else formulas.as_before(channels[:, None], right, self.axis)
 
         known = like(known)
-        found = np.zeros((len(bounds), *right.shape), np.longdouble)
-        for place, each in enumerate(bounds):
-            bound = each[name] + last
-            found[place] = np.where(known & ~np.isnan(bound), bound, np.inf)
-        found = np.maximum.accumulate(found)
-        summed = name not in TENSORS or self.kind.own_statistics or (
-            self.kind.is_training and self.kind.operation != "inference"
-        )  # fmt: skip
-        found[:, known & ~np.isfinite(right)] = 0
-        if summed:
-            found[1:, np.isinf(right)] = np.inf
-        for limit, start in zip(found[1:], starts, strict=True):
-            limit[np.isnan(right) & like(start.open)] = np.inf
-        return found
+        widths = np.zeros((len(bounds), *right.shape), np.longdouble)
+        for width, bound in zip(widths, bounds, strict=True):
+            width[...] = bound[name] + last
+            width[~known | np.isnan(width)] = np.inf
+        widths = np.maximum.accumulate(widths)
+        widths[:, known & ~np.isfinite(right)] = 0
+        if name not in TENSORS or (self.kind.is_training and self.kind.operation != "inference"):
+            widths[1:, np.isinf(right)] = np.inf  # it is a sum, or has one as a term
+        for width, start in zip(widths[1:], starts, strict=True):
+            width[np.isnan(right) & like(start.open)] = np.inf
+        return widths
 
     def by_channel(self, arrays: dict[str, Any]) -> Any:
         """The operands as bn_ext.testing._limits takes them."""
-        found: dict[str, Any] = {"epsilon": self.epsilon}
+        p = SimpleNamespace(epsilon=self.epsilon)
         for name, array in arrays.items():
             if array is None:
                 array = np.full(self.src.shape[self.axis], float(name == "gamma"))
-            found[name] = formulas.by_channel(array, self.axis) if name in TENSORS else array
-        return SimpleNamespace(**found)
-
-
-def _options(case: Case) -> dict[str, Any]:
-    """What the formula is given besides arrays and epsilon."""
-    if case.kind.is_forward:
-        return {"src_1": case.more.get("src_1"), "relu": case.kind.relu}
-    more: dict[str, Any] = {"gate": ~(case.more["dst"] <= 0)} if "dst" in case.more else {}
-    more["exact_sums"] = case.exact_sums
-    return {"is_training": case.kind.is_training, **more}
+            setattr(p, name, formulas.by_channel(array, self.axis) if name in TENSORS else array)
+        return p
 
 
 def _bounds(want: Any, case: Case) -> dict[str, Any]:
@@ -270,8 +261,9 @@ def _weaker(start: weaker.Start, p: Any, formula: Callable[..., Any], case: Case
     """{result: a bound} of weaker arithmetic, from its start and operands by channel."""
     kind, axis = case.kind, case.axis
     if kind.is_forward:
-        src_1 = formulas.by_channel(case.more["src_1"], axis) if case.more else np.longdouble(0)
-        bounds = weaker.forward_bounds(start, p, src_1.astype(np.longdouble))
+        src_1 = case.by_name.get("src_1", np.zeros_like(case.src))
+        src_1 = formulas.by_channel(src_1, axis).astype(np.longdouble)
+        bounds = weaker.forward_bounds(start, p, src_1)
         return {**bounds, "dst": formulas.as_before(bounds["dst"], case.src, axis)}
     if kind.operation == "backward":
         return weaker.gradient_bounds(start, p, formula, axis, is_training=kind.is_training)
@@ -289,11 +281,11 @@ def _drawn(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Draw:
     """Random numbers whose sums do not cancel, so that an error in them shows."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     channels = shape[-1]
-    src, noise, more, g, src_1 = rng.standard_normal((5, *shape))
+    src, noise, rest, g, src_1 = rng.standard_normal((5, *shape))
     return Draw(
         rng=rng, dtype=dtype, epsilon=1e-5, spoil=lambda _: None, src=src + 1,
         src_1=src_1, has_statistics=False, exact_sums=False,
-        diff_diff_src=g + 0.5, diff_dst=np.copysign(noise, src) + 1 + more,
+        diff_diff_src=g + 0.5, diff_dst=np.copysign(noise, src) + 1 + rest,
         gamma=np.resize([-1, 1, 1], channels) * rng.uniform(0.5, 2, channels),
         beta=rng.standard_normal(channels), diff_diff_gamma=rng.standard_normal(channels) + 1,
         diff_diff_beta=rng.standard_normal(channels),
@@ -315,13 +307,13 @@ def _scaled(name: str, end: int) -> Change:
     return change
 
 
-def _marked(name: str, value: float, **more: Any) -> Change:
+def _marked(name: str, value: float, **arrays: Any) -> Change:
     def change(draw: Draw) -> None:
         array = getattr(draw, name)
         array[2, ..., 1] = value
         if np.isinf(value):
             array[5, ..., 2] = -value
-        vars(draw).update(more)
+        vars(draw).update(arrays)
 
     return change
 
@@ -561,9 +553,15 @@ class Kind:
     def __post_init__(self) -> None:
         for name in ("is_training", "relu", "add", "own_statistics"):
             _core.as_flag(getattr(self, name), name)
-        if self.own_statistics and not self.is_training:
-            raise TypeError("own_statistics: expected only with is_training=True")
-        code = _core.as_format(self.data_format or "")
+        if self.own_statistics and (self.is_forward or not self.is_training):
+            raise TypeError("own_statistics: expected only of a gradient with is_training=True")
+        if self.relu and self.operation == "double_backward":
+            raise TypeError("relu: expected only of a forward pass or its gradient")
+        if self.add and self.operation == "backward" and not self.relu:
+            raise TypeError("add: expected only with relu=True")
+        if self.data_format is None:
+            raise ValueError("data_format: expected 'NXC' or 'NCX', or another name, got None")
+        code = _core.as_format(self.data_format)
         object.__setattr__(self, "data_format", "NXC" if code & _core.as_format("NXC") else "NCX")
         object.__setattr__(self, "only", code >> 2 or self.only)
 
@@ -579,7 +577,7 @@ class Kind:
     def known(self, dtypes: Any, argument: str = "dtypes") -> list[np.dtype[Any]]:
         """The dtypes of these names, if right results for such data can be computed here."""
         expected = f"any of {', '.join(self.dtypes)}"
-        names = _words(argument, dtypes or [dtypes], self.dtypes.__contains__, expected)
+        names = as_words(argument, dtypes or [dtypes], self.dtypes.__contains__, expected)
         if "float64" in names and np.longdouble(1) + np.longdouble(2.0**-62) == 1:
             raise NotImplementedError("float64 needs long doubles wider than doubles")
         return [dtype_of(name) for name in names]
@@ -628,19 +626,20 @@ class Kind:
         arrays = {name: cast(name) for name in OPERANDS[self.operation]}
         case = Case(name, self, arrays, draw.epsilon, exact_sums=draw.exact_sums)
         if self.is_forward:
-            return replace(case, more={"src_1": cast("src_1")} if self.add else {})
+            return replace(case, by_name={"src_1": cast("src_1")} if self.add else {})
         if not self.relu:
             return case
         from_batch = self.is_training and not draw.has_statistics
-        forward = replace(self, operation="training" if from_batch else "inference")
-        dst, _ = replace(forward, own_statistics=False)._case(name, draw).exact()["dst"]
+        operation = "training" if from_batch else "inference"
+        forward = replace(self, operation=operation, own_statistics=False)
+        dst, _ = forward._case(name, draw).exact()["dst"]
         arrays["diff_dst"][np.isnan(dst)] = 0  # packages differ in whether NaN passes
-        return replace(case, more={"dst": dst.astype(draw.dtype)})
+        return replace(case, by_name={"dst": dst.astype(draw.dtype)})
 
 
-def _words(argument: str, given: Any, good: Callable[[str], bool], expected: str) -> list[str]:
+def as_words(argument: str, value: Any, good: Callable[[str], bool], expected: str) -> list[str]:
     """Good words, which were passed alone or in a sequence."""
-    words = [given] if isinstance(given, str) or not isinstance(given, Iterable) else [*given]
+    words = [value] if isinstance(value, str) or not isinstance(value, Iterable) else [*value]
     for word in words:
         if not isinstance(word, str) or not good(word):
             raise ValueError(f"{argument}: expected {expected}, got {_core.shown(word)}")
@@ -651,8 +650,8 @@ def standard_cases(
     kind: Kind, dtypes: Any = "float32", *, quick: bool = False, skip: Any = ()
 ) -> Iterator[Case]:
     """The cases with data of these dtypes, but those whose names contain a word of `skip`."""
-    found = kind.known(dtypes)
-    words = _words(
+    known = kind.known(dtypes)
+    words = as_words(
         "skip", skip, lambda word: bool(word) and any(word in name for name in RECIPES),
         "a part of a standard case's name",
     )  # fmt: skip
@@ -666,6 +665,6 @@ def standard_cases(
     ]
     return (
         kind.random(f"{name}, {dtype.name}", shape, dtype, change)
-        for dtype in found
+        for dtype in known
         for name, shape, change in chosen
     )

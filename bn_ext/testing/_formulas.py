@@ -97,7 +97,7 @@ def moments(x):
     return pivot, mean, rest - mean
 
 
-def batch_norm_training(src, gamma=None, beta=None, *, axis=-1, wide=np.float64, **more):
+def batch_norm_training(src, gamma=None, beta=None, *, axis=-1, wide=np.float64, **options):
     """Normalize with the batch's own statistics; everything in `wide`."""
     x = by_channel(src, axis).astype(wide)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -105,16 +105,17 @@ def batch_norm_training(src, gamma=None, beta=None, *, axis=-1, wide=np.float64,
         variance = accurate_sum(xc * xc) / x.shape[1]
         near = as_subtracted(pivot + offset, src)
         low = (pivot - near) + offset
-    return normalized(src, x - near, pivot + offset, low, variance, gamma, beta, axis, wide, **more)
+    vectors = pivot + offset, low, variance, gamma, beta
+    return normalized(src, x - near, *vectors, axis, wide, **options)
 
 
 def batch_norm_inference(
-    src, mean, variance, gamma=None, beta=None, *, axis=-1, wide=np.float64, **more
+    src, mean, variance, gamma=None, beta=None, *, axis=-1, wide=np.float64, **options
 ):
     """Normalize with the statistics that are given."""
     x = by_channel(src, axis).astype(wide)
     mean, variance = column(mean, wide, 0), column(variance, wide, 0)
-    return normalized(src, x - mean, mean, 0 * mean, variance, gamma, beta, axis, wide, **more)
+    return normalized(src, x - mean, mean, 0 * mean, variance, gamma, beta, axis, wide, **options)
 
 
 def normalized(
@@ -228,7 +229,7 @@ def batch_norm_double_backward(
     def averages(x, size):
         return (size(terms) / m for terms in (dy, dy * x, ggx, ggx * x, dy * ggx))
 
-    def of(x, dy, ggx, ggg, ggb, gamma, sign, of_dy, of_dy_x, of_g, of_g_x, cross):
+    def derivatives(x, dy, ggx, ggg, ggb, gamma, sign, of_dy, of_dy_x, of_g, of_g_x, cross):
         """The formulas; with absolute values and sign 1, the sizes of their terms."""
         if not is_training:
             return ggg * r * dy, gamma * r * ggx + ggg * x + ggb, m * r * cross
@@ -245,12 +246,12 @@ def batch_norm_double_backward(
 
     size = partial(size_of_sum, exact_sums=exact_sums)
     far = size_of_xc(src, x, mean, far) * r
-    found = of(xhat, dy, ggx, ggg, ggb, gamma, -1, *averages(xhat, accurate_sum))
+    exact = derivatives(xhat, dy, ggx, ggg, ggb, gamma, -1, *averages(xhat, accurate_sum))
     terms = [*map(abs, (dy, ggx, ggg, ggb, gamma)), 1, *averages(np.copysign(far, xhat), size)]
-    sizes = of(far, *terms)
+    sizes = derivatives(far, *terms)
 
     def back(diff_src, diff_diff_dst, diff_gamma):
         yield from (as_before(a, src, axis) for a in (diff_src, diff_diff_dst))
         yield np.broadcast_to(diff_gamma, mean.shape)[:, 0]
 
-    return Second(*back(*found), *back(*sizes))
+    return Second(*back(*exact), *back(*sizes))

@@ -194,16 +194,16 @@ def second_holds(p: Any, want: Any, data: str) -> Any:
                          p.diff_diff_src.astype(wide))
     )  # fmt: skip
     r, m = rstd_of(p)[:, None], max(1, p.src.shape[1])
-    scale, given = abs(gamma) * r, abs(ggg) * r
+    scale, scale_ggg = abs(gamma) * r, abs(ggg) * r
     products = dy * x, g * x, dy * g
-    of = [a.sum(axis=1, keepdims=True) / m for a in (dy, g, *products)]
-    of_dy, of_g, of_dy_x, of_g_x, of_dy_g = of
+    averages = [a.sum(axis=1, keepdims=True) / m for a in (dy, g, *products)]
+    of_dy, of_g, of_dy_x, of_g_x, of_dy_g = averages
     both, bent = r**2 * of_dy_x * of_g_x, [of_dy * of_g, of_dy_g]
     factors = [
-        r, r**2, scale, given, *of, r * of_dy_x, r * of_g_x, both, *bent,
+        r, r**2, scale, scale_ggg, *averages, r * of_dy_x, r * of_g_x, both, *bent,
         *(scale * a for a in (of_g, both, *bent)), r * both, *(r * a for a in bent),
         *(scale * r**2 * a for a in (of_g_x, of_dy_x, both, *bent, of_g_x * of_dy, of_dy_x * of_g)),
-        given * r**2 * of_dy_x, given * of_dy,
+        scale_ggg * r**2 * of_dy_x, scale_ggg * of_dy,
     ]  # fmt: skip
     good = x.max(axis=1, initial=0) < top
     for sizes in (*products, *factors):

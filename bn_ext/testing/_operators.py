@@ -67,17 +67,17 @@ class Operated:
     def passed(self, *arrays: Any, epsilon: float) -> tuple[dict[str, Any], dict[str, Any]]:
         """What the function gets: arrays by position, and options."""
         kind, onednn = self.kind, self.package == "onednn_graph"
-        given = dict(zip(OPERANDS[kind.operation], arrays, strict=True))
-        absent = {given[name] is None for name in ("gamma", "beta") if name in given}
+        known = dict(zip(OPERANDS[kind.operation], arrays, strict=True))
+        absent = {known[name] is None for name in ("gamma", "beta") if name in known}
         optional = onednn and kind.is_training
         if absent == {True, False} or (True in absent and not optional):
             raise NotImplementedError("the operator demands gamma, and beta with it")
         if onednn and not epsilon:
             raise NotImplementedError("the operator demands a positive epsilon")
-        src = given["src"]
-        like = np.zeros(src.shape[kind.axis], kind.vectors(src.dtype))
-        given = {**{name: like + old for name, old in OLD.items()}, "beta": like, **given}
-        given["reserve_space_3"] = np.empty(0, np.float32)
+        src = known["src"]
+        zeros = np.zeros(src.shape[kind.axis], kind.vectors(src.dtype))
+        known = {**{name: zeros + old for name, old in OLD.items()}, "beta": zeros, **known}
+        known["reserve_space_3"] = np.empty(0, np.float32)
         options: dict[str, Any] = {"epsilon": epsilon}
         trains = self.operator.operation == "training"
         if self.package == "tensorflow":
@@ -88,7 +88,7 @@ class Operated:
         elif onednn:
             options["data_format"] = kind.data_format
             options |= {"momentum": OLD_WEIGHT} if trains else {}
-        return {name: given[name] for name in self.operator.arrays}, options
+        return {name: known[name] for name in self.operator.arrays}, options
 
 
 def as_operator(
@@ -97,15 +97,12 @@ def as_operator(
     """A function like those that have no operator, which calls this one; and what it allows."""
     if name is None:
         return function, kind
-    found = []
-    for full in OPERATORS:
-        short = full.partition(".")[2]
-        if name in (full, short, short.removesuffix("-1")):
-            found.append(full)
-    if len(found) != 1:
-        text = f"expected one of {', '.join(found or OPERATORS)}, got {_core.shown(name)}"
-        raise ValueError(f"operator: {text}")
-    (full,) = found
+    short = {full: full.partition(".")[2] for full in OPERATORS}
+    named = [n for n in OPERATORS if name in (n, short[n], short[n].removesuffix("-1"))]
+    if len(named) != 1:
+        expected = ", ".join(named or OPERATORS)
+        raise ValueError(f"operator: expected one of {expected}, got {_core.shown(name)}")
+    (full,) = named
     operator, package = OPERATORS[full], full.partition(".")[0]
     if (operator.operation == "backward") != (kind.operation == "backward"):
         expected = "backward" if kind.operation == "backward" else "training or inference"
@@ -116,6 +113,6 @@ def as_operator(
         if getattr(kind, flag):
             raise ValueError(f"{flag}: expected False for {full}")
     data_format = "NCX" if package == "ngraph" else kind.data_format
-    how: dict[str, Any] = {**PACKAGES[package], "results": operator.results}
-    kind = Kind(kind.operation, data_format, kind.is_training, **how)
+    options = {**PACKAGES[package], "results": operator.results}
+    kind = Kind(kind.operation, data_format, kind.is_training, **options)
     return Operated(function, operator, package, kind), kind

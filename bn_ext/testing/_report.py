@@ -40,12 +40,20 @@ class Finding(NamedTuple):
     expected: float = float("nan")
     #: What is wrong, or why it was not judged, if that is not an error of an element.
     reason: str = ""
-    #: Right, weaker, wrong, range, raised, crashed, refused or not judged.
+    #: One of VERDICTS.
     verdict: str = "right"
     #: The first of double, float32 and any whose limits the result keeps, if it keeps one's.
     arithmetic: str = ""
     #: Which elements are wrong.
     where: str = ""
+
+    @property
+    def fails(self) -> bool:
+        return VERDICTS.index(self.verdict) < 4
+
+    @property
+    def has_wrong_numbers(self) -> bool:
+        return self.verdict == "wrong" and bool(self.element)
 
 
 @dataclass(frozen=True)
@@ -53,8 +61,6 @@ class Report:
     """What the checks of `bn_ext.testing` found; ``str(report)`` is a table, failures last."""
 
     findings: list[Finding] = field(default_factory=list)
-    #: The weakest arithmetic whose limits were allowed.
-    arithmetic: str = "float32"
     #: The names of cases whose results differed from call to call.
     differing: list[str] = field(default_factory=list)
     #: For each case with wrong numbers, the variations that give them; for some right cases, those
@@ -66,14 +72,14 @@ class Report:
     @property
     def worst(self) -> Finding:
         """The finding with the largest error; its share is NaN if nothing was judged."""
-        known = [each for each in self.findings if each.share == each.share]
+        known = [finding for finding in self.findings if finding.share == finding.share]
         none = Finding("", "", np.nan, reason="nothing was judged", verdict="not judged")
-        return max(known, key=lambda each: each.share, default=none)
+        return max(known, key=lambda finding: finding.share, default=none)
 
     @property
     def failures(self) -> list[Finding]:
         """The findings that are wrong, or weaker than asked."""
-        return [each for each in self.findings if _fails(each.verdict)]
+        return [finding for finding in self.findings if finding.fails]
 
     @property
     def passed(self) -> bool:
@@ -83,7 +89,7 @@ class Report:
     @property
     def verdicts(self) -> dict[str, str]:
         """Each case's verdict: that of its worst result."""
-        return {name: found[0].verdict for name, found in self._cases().items()}
+        return {name: findings[0].verdict for name, findings in self.cases().items()}
 
     @property
     def as_if(self) -> list[str]:
@@ -91,28 +97,21 @@ class Report:
         first, *others = self.variations or [[]]
         return [name for name in first if all(name in names for names in others)]
 
-    def add(self, findings: list[Finding], differs: str, variations: list[str] | None) -> None:
-        """What was found in a case, as `tried` yields it."""
-        self.findings.extend(findings)
-        self.differing.extend([differs] if differs else [])
-        self.variations.extend([] if variations is None else [variations])
-
     @property
     def summary(self) -> str:
         """How many cases have each verdict, on a line."""
-        worst = [each for each, *_ in self._cases().values()]
-        counts = Counter(each.verdict for each in worst)
-        kinds = Counter(ARITHMETICS[each.arithmetic] for each in worst if each.verdict == "weaker")
+        worst = [findings[0] for findings in self.cases().values()]
+        counts = Counter(finding.verdict for finding in worst)
+        kinds = Counter(ARITHMETICS[f.arithmetic] for f in worst if f.verdict == "weaker")
         named = ", ".join(name if len(kinds) == 1 else f"{n} {name}" for name, n in kinds.items())
         order = ("wrong", "weaker", "raised", "crashed", "range", "refused", "not judged", "right")
-        flushed = {each.case for each in self.findings if each.reason == FLUSHED}
-        more = f"; {FLUSHED} in {len(flushed)} case{'s' * (len(flushed) > 1)}" * bool(flushed)
-        known = ", ".join(
+        flushed = len({finding.case for finding in self.findings if finding.reason == FLUSHED})
+        counted = ", ".join(
             f"{counts[verdict]} {verdict}" + f" ({named})" * (verdict == "weaker")
             for verdict in order
             if verdict in counts
         )
-        return known + more
+        return counted + f"; {FLUSHED} in {flushed} case{'s' * (flushed > 1)}" * bool(flushed)
 
     def script(self) -> str:
         """The smallest program that shows the worst mistake, with exit status 1: at most 40 lines,
@@ -129,34 +128,38 @@ class Report:
             raise ValueError("script: expected a report with wrong numbers")
         return text
 
+    def add(self, other: "Report") -> None:
+        for name in ("findings", "differing", "variations"):
+            getattr(self, name).extend(getattr(other, name))
+
     def settle(self) -> None:
         """Where a result is wrong in more cases than it is weaker in, with finite numbers, the same
         mistake is what the latter show: limits of weak arithmetic are wide there. So it is where
         zeros could be subnormal numbers, if the result is wrong in any other case.
         """
         verdicts = Counter(
-            (each.result, each.verdict)
-            for each in self.findings
-            if np.isfinite(each.got) and np.isfinite(each.expected)
+            (finding.result, finding.verdict)
+            for finding in self.findings
+            if np.isfinite((finding.got, finding.expected)).all()
         )
-        for place, each in enumerate(self.findings):
-            flushed, wrong = each.reason == FLUSHED, verdicts[each.result, "wrong"]
-            others = 0 if flushed else verdicts[each.result, each.verdict]
-            if (each.verdict in ("weaker", "range") or flushed) and others < wrong:
-                each = each._replace(verdict="wrong", arithmetic="", reason="")
-                self.findings[place] = each
+        for place, finding in enumerate(self.findings):
+            flushed = finding.reason == FLUSHED
+            others = 0 if flushed else verdicts[finding.result, finding.verdict]
+            doubtful = flushed or finding.verdict in ("weaker", "range")
+            if doubtful and others < verdicts[finding.result, "wrong"]:
+                self.findings[place] = finding._replace(verdict="wrong", arithmetic="", reason="")
 
-    def _cases(self) -> dict[str, list[Finding]]:
+    def cases(self) -> dict[str, list[Finding]]:
         """Each case's findings, the worst verdict first; a wrong sum spoils more than itself."""
         cases: dict[str, list[Finding]] = {}
-        for each in self.findings:
-            cases.setdefault(each.case, []).append(each)
-        for found in cases.values():
-            found.sort(key=lambda each: (
-                VERDICTS.index(each.verdict),
-                each.verdict == "weaker" and each.arithmetic != "any",
-                not each.reason,
-                each.result in TENSORS if _fails(each.verdict) else -each.share,
+        for finding in self.findings:
+            cases.setdefault(finding.case, []).append(finding)
+        for findings in cases.values():
+            findings.sort(key=lambda finding: (
+                VERDICTS.index(finding.verdict),
+                finding.verdict == "weaker" and finding.arithmetic != "any",
+                not finding.reason,
+                finding.result in TENSORS if finding.fails else -finding.share,
             ))  # fmt: skip
         return cases
 
@@ -165,24 +168,26 @@ class Report:
         per right case. What fails is last.
         """
         groups: dict[tuple[int, str], list[tuple[str, ...]]] = {}
-        cases = self._cases()
+        cases = self.cases()
         for worst, *others in cases.values():
-            of = VERDICTS.index(worst.verdict), worst.arithmetic * (worst.verdict == "weaker")
-            more = sum(each.verdict == worst.verdict for each in others) if of[0] < 4 else 0
-            groups.setdefault(of, []).append(_cells(worst, more))
+            key = -VERDICTS.index(worst.verdict), worst.arithmetic * (worst.verdict == "weaker")
+            count = sum(finding.verdict == worst.verdict for finding in others) * worst.fails
+            groups.setdefault(key, []).append(_cells(worst, count))
         rows: list[tuple[str, ...]] = []
-        for (place, kind), found in sorted(
-            groups.items(), key=lambda each: (-each[0][0], each[0][1])
-        ):
-            if verbose or VERDICTS[place] != "right":
-                has = "have" if kind.startswith("float") else "has"
-                said = f"as {ARITHMETICS[kind]} {has} it" if kind else VERDICTS[place]
-                said = RANGE if said == "range" else said
-                rows += [(f"{said}:",), *(found if VERDICTS[place] == "right" else _merged(found))]
-        lines = [f"{sum(map(_fails, self.verdicts.values()))} of {len(cases)} cases fail"]
+        for (place, kind), group in sorted(groups.items()):
+            verdict = VERDICTS[-place]
+            if verdict != "right":
+                group = _merged(group)
+            elif not verbose:
+                continue
+            has = "have" if kind.startswith("float") else "has"
+            title = f"as {ARITHMETICS[kind]} {has} it" if kind else verdict
+            rows += [(f"{RANGE if title == 'range' else title}:",), *group]
+        lines = [f"{sum(f.fails for f, *_ in cases.values())} of {len(cases)} cases fail"]
+        table = [row for row in rows if len(row) > 1]
         if rows:
             rows.insert(0, ("error/limit", "case", "result", "element", "got", "expected", ""))
-        widths = [max(len(row[k]) for row in rows if len(row) > 1) for k in range(6) if rows]
+        widths = [max(len(row[k]) for row in (rows[0], *table)) for k in range(6) if rows]
         for row in rows:
             *cells, last = row
             aligned = [
@@ -190,9 +195,8 @@ class Report:
             ]
             whole = cells and not cells[4] and last  # a reason in place of an element
             lines.append("  ".join([*aligned[: 3 if whole else 6], last]).rstrip())
-        shares = any(row[0] not in ("-", "error/limit") for row in rows if len(row) > 1)
-        legend = ["error/limit: up to 1 is rounding"] * shares
-        legend += ["+1: one more result fails"] * any("+" in row[2] for row in rows if len(row) > 1)
+        legend = ["error/limit: up to 1 is rounding"] * any(row[0] != "-" for row in table)
+        legend += ["+1: one more result fails"] * any("+" in row[2] for row in table)
         lines += ["; ".join(legend)] * bool(legend)
         if self.differing:
             first, *rest = self.differing
@@ -206,39 +210,36 @@ class Report:
         return "\n".join(self.lines())
 
 
-def _fails(verdict: str) -> bool:
-    return VERDICTS.index(verdict) < 4
-
-
-def _cells(each: Finding, more: int) -> tuple[str, ...]:
-    share = "-" if each.share != each.share or each.reason else f"{each.share:.3g}"
-    result = each.result + f" +{more}" * bool(more)
-    if each.reason or not each.element:
-        return share, each.case, result, "", "", "", each.reason
-    element = f"[{', '.join(map(str, each.element))}]"
-    numbers = (f"{number:.6g}" for number in (each.got, each.expected))
-    return share, each.case, result, element, *numbers, each.where
+def _cells(finding: Finding, count: int) -> tuple[str, ...]:
+    """A row; count: how many more results of the case have the verdict."""
+    has_share = finding.share == finding.share and not finding.reason
+    share, result = f"{finding.share:.3g}" if has_share else "-", finding.result
+    head = share, finding.case, result + f" +{count}" * bool(count)
+    if finding.reason or not finding.element:
+        return *head, "", "", "", finding.reason
+    element = f"[{', '.join(map(str, finding.element))}]"
+    return *head, element, f"{finding.got:.6g}", f"{finding.expected:.6g}", finding.where
 
 
 def _merged(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Rows that say the same of several cases, once; numbers and addresses aside."""
     alike: dict[Any, list[tuple[str, ...]]] = {}
     for row in rows:
-        what = re.sub(r"0x[\da-fA-F]+|(?<=an array, got ).*", "", row[6])
-        what = re.sub(r"[\d, ]+", "", what)
+        text = re.sub(r"0x[\da-fA-F]+|(?<=an array, got ).*", "", row[6])
+        text = re.sub(r"[\d, ]+", "", text)
         if row[4]:  # a place: is it a stretch of channels, rows, ...?
-            what = "".join(re.findall("^(?:channel|row|sample|position)", row[6]))
-        alike.setdefault((row[2].partition(" ")[0], what), []).append(row)
+            text = "".join(re.findall("^(?:channel|row|sample|position)", row[6]))
+        alike.setdefault((row[2].partition(" ")[0], text), []).append(row)
     return [
-        (first[0], first[1] + f" and {len(more)} more" * bool(more), *first[2:])
-        for first, *more in alike.values()
+        (first[0], first[1] + f" and {len(others)} more" * bool(others), *first[2:])
+        for first, *others in alike.values()
     ]
 
 
 # ---- one call --------------------------------------------------------------------------
 
 
-def said(error: BaseException) -> str:
+def message(error: BaseException) -> str:
     """What someone else's exception says, on one short line."""
     try:
         text = " ".join(str(error).split())[:100]
@@ -251,7 +252,7 @@ def as_array(result: Any, data: str = "") -> Any:
     """The result as NumPy has it; TypeError if it is no array. Of bfloat16 data, two bytes that are
     no float are a bfloat16.
     """
-    if any(each.__module__.partition(".")[0] == "torch" for each in type(result).__mro__):
+    if any(kind.__module__.partition(".")[0] == "torch" for kind in type(result).__mro__):
         if str(result.dtype) == "torch.bfloat16":  # unknown to torch's NumPy arrays
             return result.detach().float().numpy(force=True).astype(dtype_of("bfloat16"))
         return result.numpy(force=True)
@@ -270,49 +271,44 @@ def as_array(result: Any, data: str = "") -> Any:
     return array
 
 
-def _strided(array: Any) -> Any:
-    """The same numbers with gaps between them."""
-    wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
-    wide[..., ::2] = array
-    return wide[..., ::2]
-
-
 def called(
     function: Callable[..., Any], case: Case, *, strided: bool = False
 ) -> dict[str, Any] | Finding:
-    """What the function returned, by name; or what is wrong with the call."""
+    """What the function returned, by name; or what is wrong with the call. `strided`: arrays have
+    gaps between their numbers.
+    """
 
     def wrong(reason: str, verdict: str = "wrong") -> Finding:
         share = np.nan if verdict == "refused" else np.inf
         return Finding(case.name, "function", share, reason=reason, verdict=verdict)
 
-    before = {name: a for name, a in {**case.arrays, **case.more}.items() if a is not None}
-    given = {name: _strided(a) if strided else a.copy() for name, a in before.items()}
-    arrays = [given.get(name) for name in case.arrays]
+    before = {name: a for name, a in {**case.arrays, **case.by_name}.items() if a is not None}
+    passed = {n: a.repeat(2, -1)[..., ::2] if strided else a.copy() for n, a in before.items()}
+    arrays = [passed.get(name) for name in case.arrays]
     try:
         with np.errstate(all="ignore"):
-            more = {name: given[name] for name in case.more}
-            found = function(*arrays, epsilon=case.epsilon, **more)
+            by_name = {name: passed[name] for name in case.by_name}
+            returned = function(*arrays, epsilon=case.epsilon, **by_name)
     except (Exception, SystemExit) as error:  # someone else's function may fail in any way
-        none = TypeError, AttributeError, ctypes.ArgumentError
-        refused = isinstance(error, NotImplementedError) or (
-            any(a is None for a in arrays) and isinstance(error, none)
-        )
-        return wrong(f"raised {said(error)}", "refused" if refused else "raised")
-    changed = [name for name, a in before.items() if a.tobytes() != given[name].tobytes()]
+        of_none = isinstance(error, (TypeError, AttributeError, ctypes.ArgumentError))
+        of_none = of_none and any(a is None for a in arrays)
+        refused = of_none or isinstance(error, NotImplementedError)
+        return wrong(f"raised {message(error)}", "refused" if refused else "raised")
+    changed = [name for name, a in before.items() if a.tobytes() != passed[name].tobytes()]
     if changed:
         return wrong(f"wrote to {', '.join(changed)}")
-    names = case.results
-    results = found if isinstance(found, (tuple, list)) else (found,)
-    alone = "" if case.kind.results else ", or the first alone"
-    if found is None or (len(results) != len(names) and not (alone and results is not found)):
-        got = "None" if found is None else f"{len(results)} results"
-        return wrong(f"expected {', '.join(names)}{alone}, got {got}")
-    return dict(zip(names, results, strict=False))
+    results = returned if isinstance(returned, (tuple, list)) else (returned,)
+    may_be_alone = not case.kind.results
+    one_alone = may_be_alone and results is not returned
+    if returned is None or not (one_alone or len(results) == len(case.results)):
+        got = "None" if returned is None else f"{len(results)} results"
+        alone = ", or the first alone" * may_be_alone
+        return wrong(f"expected {', '.join(case.results)}{alone}, got {got}")
+    return dict(zip(case.results, results, strict=False))
 
 
 def judged(
-    case: Case, results: Mapping[str, Any], *, arithmetic: str = "float32", narrow: bool = False,
+    case: Case, results: Mapping[str, Any], *, arithmetic: str = "float32",
     exact: Exact | None = None,
 ) -> list[Finding]:  # fmt: skip
     """Compare the results of a case with the exact ones."""
@@ -320,14 +316,19 @@ def judged(
     for name, result in results.items():
         if name not in exact:
             continue
-        how: Any = {"data": case.data, "least": case.least(name), "axis": case.axis,
-                    "arithmetic": arithmetic, "narrow": narrow}  # fmt: skip
-        each = compared(case.name, name, result, *exact[name], **how)
-        if each.verdict == "wrong" and each.element and arithmetic != "double":
+
+        def verdict_of(result: Any, name: str = name) -> Finding:
+            return compared(
+                case.name, name, result, *exact[name], data=case.data, least=case.least(name),
+                axis=case.axis, arithmetic=arithmetic,
+            )  # fmt: skip
+
+        finding = verdict_of(result)
+        if finding.has_wrong_numbers and arithmetic != "double":
             mended = _in_range(case, exact, name, as_array(result, case.data))
-            if compared(case.name, name, mended, *exact[name], **how).verdict != "wrong":
-                each = each._replace(verdict="range")
-        findings.append(each)
+            if verdict_of(mended).verdict != "wrong":
+                finding = finding._replace(verdict="range")
+        findings.append(finding)
     return findings
 
 
@@ -350,7 +351,7 @@ def _in_range(case: Case, exact: Exact, name: str, array: Any) -> Any:
 
 def compared(
     case: str, name: str, result: Any, right: Any, limits: Any, *, data: str, axis: int,
-    least: str = "", arithmetic: str = "float32", narrow: bool = False,
+    least: str = "", arithmetic: str = "float32",
 ) -> Finding:  # fmt: skip
     """Compare a result, of this data, with what is right, and its errors with the limits of each
     arithmetic; `least`: the narrowest dtype that it may have.
@@ -363,16 +364,16 @@ def compared(
         array = as_array(result, data)
     except (Exception, SystemExit) as error:  # a foreign object may fail in any way
         shown = " ".join(_core.shown(result).split())[:40]
-        return wrong(f"expected an array, got {shown}: {said(error)}")
+        return wrong(f"expected an array, got {shown}: {message(error)}")
     kind = array.dtype.name
     if kind not in DTYPES and not np.issubdtype(array.dtype, np.floating):
         hint = "; bfloat16 may be uint16 if the data are bfloat16" * (kind == "uint16")
         return wrong(f"expected floating-point numbers, got {kind}{hint}")
     if array.shape != right.shape:
         return wrong(f"expected shape {right.shape}, got {array.shape}")
-    mine, its = DTYPES.get(kind, DTYPES["float64"]), DTYPES[least or data]  # or a long double
-    if not narrow and (mine.unit > its.unit or mine.largest < its.largest):
-        return wrong(f"expected at least {its.name}, like the data, got {kind}")
+    dtype, narrowest = DTYPES.get(kind, DTYPES["float64"]), DTYPES[least or data]  # a long double
+    if dtype.unit > narrowest.unit or dtype.largest < narrowest.largest:
+        return wrong(f"expected at least {narrowest.name}, like the data, got {kind}")
     if not array.size:
         return Finding(case, name, 0.0, arithmetic="double")
     kinds = [*ARITHMETICS][: len(limits)]
@@ -380,11 +381,11 @@ def compared(
     with _core.DefaultMode():
         got, finite = array.astype(np.longdouble), np.isfinite(right)
         says = ~(np.isinf(limits) & (~np.isinf(right) | np.isinf(limits[0])))
-        if mine.unit > DTYPES[data if name in TENSORS else number_of(data)].unit:
+        if dtype.unit > DTYPES[data if name in TENSORS else number_of(data)].unit:
             limits = limits + np.where(finite, half_ulp(right, kind), 0)
         alike = (got == right) | (np.isnan(got) & np.isnan(right))
-        alike = alike | (got == np.inf) & (right + limits >= mine.largest)
-        alike |= (got == -np.inf) & (right - limits <= -mine.largest)
+        alike = alike | (got == np.inf) & (right + limits >= dtype.largest)
+        alike |= (got == -np.inf) & (right - limits <= -dtype.largest)
         alike |= np.isnan(got) & np.isinf(right) & np.isinf(limits)
         if name in ("mean", "running_mean"):  # of Inf: NaN or Inf
             alike |= ~np.isfinite(got) & ~finite
@@ -395,11 +396,11 @@ def compared(
         flushed = (got == 0) & (share[0] > 1) & small
         if (small & (got != 0)).any():  # others are not, so that these were lost in another way
             share = np.where(flushed & np.isfinite(limits), share[0], share)
-    kept = [not (each > 1).any() for each in share]
-    fits = next((k for k, good in zip(kinds, kept, strict=True) if good), "")
-    open_ = ~says[asked] & ~(says[0] & (share[0] <= 1))
-    if kept[asked] and open_.any():
-        part = "" if open_.all() else " in part"
+    kept = [not (shares > 1).any() for shares in share]
+    fits = next((kind for kind, good in zip(kinds, kept, strict=True) if good), "")
+    unsaid = ~says[asked] & ~(says[0] & (share[0] <= 1))
+    if kept[asked] and unsaid.any():
+        part = "" if unsaid.all() else " in part"
         why = f"{ARITHMETICS[arithmetic]} may give anything"
         if not says[0].all():
             why = "cannot be judged: too near to overflow"
@@ -409,9 +410,10 @@ def compared(
     most = np.where(bad, share[asked], -1) if bad.any() else share[asked]
     at = np.unravel_index(most.argmax(), most.shape)
     reason = FLUSHED if verdict != "wrong" and flushed.any() else ""
-    numbers = float(got[at]), float(right[at]), reason, verdict, fits
-    where = _place(bad, axis) if bad.any() else ""
-    return Finding(case, name, float(most[at]), tuple(int(k) for k in at), *numbers, where)
+    return Finding(
+        case, name, float(most[at]), tuple(map(int, at)), float(got[at]), float(right[at]), reason,
+        verdict, fits, _place(bad, axis) if bad.any() else "",
+    )  # fmt: skip
 
 
 def _place(bad: Any, axis: int) -> str:
@@ -420,30 +422,30 @@ def _place(bad: Any, axis: int) -> str:
         return "all"
     if bad.ndim == 1:
         return _span("channel", bad)
-    axes = np.moveaxis(bad, axis, -1)
-    by = {"channel": axes.reshape(-1, axes.shape[-1]).T}
+    last = np.moveaxis(bad, axis, -1)
+    lines = {"channel": last.reshape(-1, last.shape[-1]).T}
     if bad.ndim == 2:
-        by["row"] = axes
+        lines["row"] = last
     else:
-        by["sample"] = axes.reshape(len(axes), -1)
-        by["position"] = axes.reshape(len(axes), -1, axes.shape[-1]).swapaxes(0, 1)
-    for name, lines in by.items():
-        some = lines.reshape(len(lines), -1)
-        if (some.all(axis=1) == some.any(axis=1)).all():
-            return _span(name, some.any(axis=1))
+        lines["sample"] = last.reshape(len(last), -1)
+        lines["position"] = last.reshape(len(last), -1, last.shape[-1]).swapaxes(0, 1)
+    for name, parts in lines.items():
+        parts = parts.reshape(len(parts), -1)
+        if (parts.all(axis=1) == parts.any(axis=1)).all():
+            return _span(name, parts.any(axis=1))
     count = f"{_number(bad.sum())} of {_number(bad.size)}"
-    some = by["channel"].any(axis=1)
-    return count if some.all() else f"{count}, in {_span('channel', some)}"
+    channels = lines["channel"].any(axis=1)
+    return count if channels.all() else f"{count}, in {_span('channel', channels)}"
 
 
-def _span(name: str, some: Any) -> str:
-    (found,) = some.nonzero()
-    first, last, of = found[0], found[-1], f" of {_number(some.size)}"
+def _span(name: str, mask: Any) -> str:
+    (places,) = mask.nonzero()
+    first, last, total = places[0], places[-1], f" of {_number(mask.size)}"
     if first == last:
-        return f"{name} {_number(first)}{of}"
-    if last - first + 1 == found.size:
-        return f"{name}s {_number(first)} to {_number(last)}{of}"
-    return f"{_number(found.size)}{of} {name}s"
+        return f"{name} {_number(first)}{total}"
+    if last - first + 1 == places.size:
+        return f"{name}s {_number(first)} to {_number(last)}{total}"
+    return f"{_number(places.size)}{total} {name}s"
 
 
 def _number(number: Any) -> str:
@@ -457,14 +459,13 @@ class Trial:
     """Calls of a function, judged; and, for each result, the smallest case with wrong numbers."""
 
     def __init__(
-        self, function: Callable[..., Any], *, arithmetic: str = "float32", narrow: bool = False,
-        repeats: int = 1, same_bits: bool = False, strided: bool = False,
+        self, function: Callable[..., Any], *, arithmetic: str = "float32", repeats: int = 1,
+        strided: bool = False,
     ) -> None:  # fmt: skip
         self.function, self.strided = function, strided
-        self.repeats, self.same_bits = max(repeats, 1 + same_bits), same_bits
-        self.limits: Any = {"arithmetic": arithmetic, "narrow": narrow}
+        self.arithmetic, self.repeats = arithmetic, repeats
         #: What the call before returned: case, result, the array, and its bytes then.
-        self.kept: list[tuple[str, str, Any, bytes]] = []
+        self.returned: list[tuple[str, str, Any, bytes]] = []
         #: The variations that gave the wrong numbers of all cases before.
         self.left: list[str] | None = None
         #: Small cases without a fault, before the first that is wrong.
@@ -472,10 +473,9 @@ class Trial:
         self.worst = (-1.0, "")
         self.smallest: dict[str, tuple[Case, float]] = {}
 
-    def tried(self, case: Case) -> tuple[list[Finding], str, list[str] | None]:
-        """What was found; the case's name if results differed from call to call; and, if numbers
-        are wrong, the variations that give them, of those that are left; if a small case is right,
-        those that it does not contradict.
+    def tried(self, case: Case) -> Report:
+        """What the calls with a case show. If numbers are wrong, or a small case is right, with the
+        variations that are left.
         """
         worst: dict[tuple[str, str], Finding] = {}
         bits, exact, variations = set(), cache(case.exact), None
@@ -483,41 +483,41 @@ class Trial:
             results = called(self.function, case, strided=self.strided)
             findings = [
                 Finding(name, result, np.inf, reason="a later call overwrites it", verdict="wrong")
-                for name, result, array, before in self.kept
+                for name, result, array, before in self.returned
                 if _bits(array) != before
             ]
             if isinstance(results, Finding):
-                findings, self.kept = [*findings, results], []
+                findings, self.returned = [*findings, results], []
             else:
-                findings += judged(case, results, exact=exact(), **self.limits)
-                self.kept = _bytes(case, results)
-                arrays = {name: array for _, name, array, _ in self.kept if name in exact()}
-                for each in filter(_has_wrong_numbers, findings):
-                    finite = np.isfinite((each.got, each.expected)).all()
-                    if finite and each.case == case.name and self.left != []:
-                        at = each.result, each.element
+                findings += judged(case, results, exact=exact(), arithmetic=self.arithmetic)
+                self.returned = _readable(case, results)
+                arrays = {name: a for _, name, a, _ in self.returned if name in exact()}
+                for finding in findings:
+                    finite = np.isfinite((finding.got, finding.expected)).all()
+                    if finding.has_wrong_numbers and finite and self.left != []:
+                        at = finding.result, finding.element
                         names = fitting(case, exact(), arrays, at, self.left)
                         self.left = variations = contradicted(names, self.right)
                         self.right = []
-                bits.add(tuple(each[3] for each in self.kept))
-            for each in findings:
-                of = each.case, each.result
-                worst[of] = min(worst.get(of, each), each, key=_rank)
-        if self.same_bits and len(bits) > 1:
-            reason = "other bits in another call"
-            each = Finding(case.name, "function", np.inf, reason=reason, verdict="wrong")
-            worst[each.case, each.result] = each
-        for each in filter(_has_wrong_numbers, worst.values()):
-            self.worst = max(self.worst, (each.share, each.result))
-            other, _ = self.smallest.get(each.result, (case, 0))
-            if each.case == case.name and case.src.size <= other.src.size:
-                self.smallest[each.result] = case, each.share
-        if all(each.verdict == "right" for each in worst.values()) and 0 < case.src.size <= LARGE:
+                bits.add(tuple(row[3] for row in self.returned))
+            for finding in findings:
+                key = finding.case, finding.result
+                both = worst.get(key, finding), finding
+                worst[key] = min(both, key=lambda f: (VERDICTS.index(f.verdict), -f.share))
+        for finding in worst.values():
+            if finding.has_wrong_numbers:
+                self.worst = max(self.worst, (finding.share, finding.result))
+                other, _ = self.smallest.get(finding.result, (case, 0))
+                if case.src.size <= other.src.size:
+                    self.smallest[finding.result] = case, finding.share
+        is_right = all(finding.verdict == "right" for finding in worst.values())
+        if is_right and 0 < case.src.size <= LARGE:
             if self.left is None:
                 self.right.append((case, exact()))
             elif self.left:
                 self.left = variations = contradicted(self.left, [(case, exact())])
-        return [*worst.values()], case.name if len(bits) > 1 else "", variations
+        differing = [case.name] * (len(bits) > 1)
+        return Report([*worst.values()], differing, [] if variations is None else [variations])
 
     def program(self, load: str = "") -> str:
         """The smallest program that shows the worst mistake, if numbers are wrong."""
@@ -529,47 +529,38 @@ class Trial:
         def fails(case: Case) -> bool:
             results = called(self.function, case, strided=self.strided)
             return not isinstance(results, Finding) and any(
-                _has_wrong_numbers(each)
-                and each.result == result
-                and each.share > min(100, share / 2)  # no cancellation that is hard to believe
-                for each in judged(case, results, **self.limits)
+                finding.has_wrong_numbers
+                and finding.result == result
+                and finding.share > min(100, share / 2)  # no cancellation that is hard to believe
+                for finding in judged(case, results, arithmetic=self.arithmetic)
             )
 
         return program(self.function, case, result, fails, load=load, strided=self.strided)
 
 
-def run(function: Callable[..., Any], cases: Iterable[Case], **how: Any) -> Report:
+def run(function: Callable[..., Any], cases: Iterable[Case], **options: Any) -> Report:
     """Call a function with each case, and judge what it returns; options as for `Trial`."""
-    report, trial = Report(arithmetic=how.get("arithmetic", "float32")), Trial(function, **how)
-    for case in shown(cases):
-        report.add(*trial.tried(case))
+    report, trial = Report(), Trial(function, **options)
+    for case in with_progress(cases):
+        report.add(trial.tried(case))
     report.makers.append(trial.program)
     report.settle()
     return report
 
 
-def shown(cases: Iterable[Case]) -> Iterator[Case]:
+def with_progress(cases: Iterable[Case]) -> Iterator[Case]:
     """The cases; from the second second on, a terminal shows how many there were, and the next."""
     start = time.monotonic()
     for count, case in enumerate(cases):
         if sys.stderr and sys.stderr.isatty() and time.monotonic() - start > 1:
             print(f"\r\x1b[K{count} cases, {case.name}", end="", file=sys.stderr, flush=True)
         yield case
-    clear()
+    clear_progress()
 
 
-def clear() -> None:
-    """Leave nothing of `shown` on the line."""
+def clear_progress() -> None:
     if sys.stderr and sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def _rank(each: Finding) -> tuple[int, float]:
-    return VERDICTS.index(each.verdict), -each.share
-
-
-def _has_wrong_numbers(each: Finding) -> bool:
-    return each.verdict == "wrong" and bool(each.element)
 
 
 def _bits(array: Any) -> bytes:
@@ -578,13 +569,13 @@ def _bits(array: Any) -> bytes:
     return repr(array.tolist()).encode() if is_long else array.tobytes()
 
 
-def _bytes(case: Case, results: Mapping[str, Any]) -> list[tuple[str, str, Any, bytes]]:
+def _readable(case: Case, results: Mapping[str, Any]) -> list[tuple[str, str, Any, bytes]]:
     """The results that can be read, and their bytes now."""
-    found = []
+    rows = []
     for name, result in results.items():
         try:
             array = as_array(result, case.data)
-            found.append((case.name, name, array, _bits(array)))
+            rows.append((case.name, name, array, _bits(array)))
         except (Exception, SystemExit):  # judged() says why
             continue
-    return found
+    return rows

@@ -3,6 +3,7 @@
 import inspect
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,41 +13,41 @@ import bn_ext._core as _core
 from bn_ext.testing._cases import TENSORS, Case, as_set
 from bn_ext.testing._operators import Operated
 
-#: Does the function still go wrong with these arrays, channels last? Then the case, else None.
-Fails = Callable[[dict[str, Any]], Case | None]
+#: Does the function still go wrong with these arrays, channels last?
+Fails = Callable[[dict[str, Any]], bool]
 
 
 def program(
-    function: Callable[..., Any], case: Case, result: str, verdict: Callable[[Case], bool],
+    function: Callable[..., Any], case: Case, result: str, is_wrong: Callable[[Case], bool],
     *, seconds: float = 10, load: str = "", strided: bool = False,
 ) -> str:  # fmt: skip
     """A program that needs NumPy and the function alone; `load`: the lines that import it;
-    `verdict`: is the result wrong in a case? `strided`: tensors have gaps.
+    `is_wrong`: is the result wrong in a case? `strided`: tensors have gaps.
     """
     end = time.monotonic() + seconds
     smallest, stopped = case, False
-    arrays = {**case.arrays, **case.more}
+    arrays = {**case.arrays, **case.by_name}
+    changeable = {n: a for n, a in arrays.items() if n not in ("dst", "mean", "variance")}
+    absent = {name: None for name, array in changeable.items() if array is None}
     start = {
         name: np.moveaxis(a, case.axis, -1) if name in TENSORS else a
-        for name, a in arrays.items()
-        if name not in ("dst", "mean", "variance")
+        for name, a in changeable.items()
+        if a is not None
     }
 
-    def fails(change: dict[str, Any]) -> Case | None:
+    def fails(change: dict[str, Any]) -> bool:
         nonlocal smallest, stopped
-        if time.monotonic() > end:
-            stopped = True
-            return None
-        values = {n: None if a is None else a.astype(np.float64) for n, a in change.items()}
+        stopped = time.monotonic() > end
+        if stopped:
+            return False
+        values = {name: array.astype(np.float64) for name, array in change.items()}
+        change_all = as_set(**values, **absent, epsilon=case.epsilon)
         with _core.DefaultMode():
-            made = case.kind.random(
-                case.name, change["src"].shape, case.src.dtype,
-                as_set(**values, epsilon=case.epsilon),
-            )  # fmt: skip
-        if not made.src.size or not verdict(made):
-            return None
+            made = case.kind.random(case.name, change["src"].shape, case.src.dtype, change_all)
+        if not made.src.size or not is_wrong(made):
+            return False
         smallest = made
-        return made
+        return True
 
     if fails(start):  # or given statistics, or exact sums, are what shows it
         _simplified(start, fails)
@@ -57,10 +58,7 @@ def program(
 def _simplified(arrays: dict[str, Any], fails: Fails) -> None:
     """Cut axes, rows and channels; then round numbers."""
     ndim = arrays["src"].ndim
-    flat = {
-        n: a.reshape(-1, a.shape[-1]) if n in TENSORS and a is not None else a
-        for n, a in arrays.items()
-    }
+    flat = {n: a.reshape(-1, a.shape[-1]) if n in TENSORS else a for n, a in arrays.items()}
     arrays = flat if ndim > 2 and fails(flat) else arrays
     for axis in (*range(arrays["src"].ndim), 0):
         arrays = _cut(arrays, axis, fails)
@@ -81,7 +79,7 @@ def _cut(arrays: dict[str, Any], axis: int, fails: Fails) -> dict[str, Any]:
             gone = slice(place, place + size)
             other = {
                 n: np.delete(a, gone, axis if n in TENSORS else 0)
-                if a is not None and (n in TENSORS or channels)
+                if n in TENSORS or channels
                 else a
                 for n, a in arrays.items()
             }
@@ -94,13 +92,12 @@ def _cut(arrays: dict[str, Any], axis: int, fails: Fails) -> dict[str, Any]:
 
 def _simpler(array: Any) -> Iterator[Any]:
     """The same with fewer digits, the fewest first."""
-    if array is not None:
-        wide = array.astype(np.float64)
-        yield np.ones_like(wide)
-        with np.errstate(all="ignore"):
-            digits = np.floor(np.log10(abs(np.where(np.isfinite(wide) & (wide != 0), wide, 1))))
-        for count in (0, 1, 2):
-            yield np.round(wide / 10.0**digits, count) * 10.0**digits
+    wide = array.astype(np.float64)
+    yield np.ones_like(wide)
+    with np.errstate(all="ignore"):
+        digits = np.floor(np.log10(abs(np.where(np.isfinite(wide) & (wide != 0), wide, 1))))
+    for count in (0, 1, 2):
+        yield np.round(wide / 10.0**digits, count) * 10.0**digits
 
 
 def _text(function: Any, case: Case, result: str, load: str, stopped: str, strided: bool) -> str:
@@ -114,13 +111,14 @@ def _text(function: Any, case: Case, result: str, load: str, stopped: str, strid
     name = getattr(function, "__qualname__", "function")
     lines = [
         f'"""{name}: {result} is wrong, as in the case "{case.name}"{stopped}."""', "",
-        "import sys", "", "import numpy as np", "",
+        *["import functools"] * isinstance(function, partial), "import sys", "",
+        "import numpy as np", "",
     ]  # fmt: skip
     lines += (load or _loading(function)).splitlines()
     lines += ["", "inf, nan = np.inf, np.nan"]
     if case.data == "bfloat16":
         lines.append("import ml_dtypes")
-    for argument, array in {**arrays, **case.more}.items():
+    for argument, array in {**arrays, **case.by_name}.items():
         if array is None:
             lines.append(f"{argument} = None")
             continue
@@ -128,10 +126,10 @@ def _text(function: Any, case: Case, result: str, load: str, stopped: str, strid
         dtype = "ml_dtypes.bfloat16" if data == "bfloat16" else f'"{data}"'
         gaps = ".repeat(2, -1)[..., ::2]" * (strided and argument in TENSORS)
         lines.append(f"{argument} = {_literal(array)}.astype({dtype}){gaps}")
-    given = [*arrays, *(f"{n}={option!r}" for n, option in options.items())]
-    given += [f"{n}={n}" for n in case.more]
+    passed = [*arrays, *(f"{n}={option!r}" for n, option in options.items())]
+    passed += [f"{n}={n}" for n in case.by_name]
     lines += [
-        f"got = function({', '.join(given)})",
+        f"got = function({', '.join(passed)})",
         f"got = got[{case.results.index(result)}] if isinstance(got, (tuple, list)) else got",
         f"got = np.asarray(got, {number!r})",
         f"right = {_literal(right.astype(number))}",
@@ -155,6 +153,9 @@ def _literal(array: Any, digits: str = "") -> str:
 
 def _loading(function: Any) -> str:
     """Lines that import a function, as `function`."""
+    if isinstance(function, partial) and not function.args:
+        options = ", ".join(f"{name}={value!r}" for name, value in function.keywords.items())
+        return f"{_loading(function.func)}\nfunction = functools.partial(function, {options})"
     module, name = (getattr(function, n, "") for n in ("__module__", "__qualname__"))
     if not module or not name.isidentifier():
         return f"function = ...  # {name or 'the function'} goes here"

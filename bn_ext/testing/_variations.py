@@ -27,32 +27,34 @@ class Varied:
         self.training = kind.operation == "training"
         if self.training:  # as an inference with the batch's statistics, which can be varied
             kind = replace(kind, operation="inference")
-            arrays = {**arrays, **self.own(case.src)}
+            arrays = {**arrays, **case.batch_statistics()}
         self.arrays = {name: arrays[name] for name in OPERANDS[kind.operation]}
         self.base, self.channels = replace(case, kind=kind), case.src.shape[case.axis]
         self.m = case.src.size // self.channels
         gamma = self.arrays["gamma"]
         self.gamma = np.ones(self.channels) if gamma is None else gamma
         self.variance = np.asarray(self.arrays["variance"]).astype(np.longdouble)
+        self.epsilon = np.longdouble(case.epsilon)
+        self.spread = self.variance + self.epsilon
 
-    def own(self, src: Any) -> Values:
-        """The batch's statistics."""
-        how = {"epsilon": 1, "axis": self.case.axis, "wide": np.longdouble}
-        found = formulas.batch_norm_training(src, **how)
-        return {"mean": found.mean, "variance": found.variance}
-
-    def of(self, *, epsilon: float | None = None, more: Any = None, **other: Any) -> Values:
-        """The results for other arrays, another epsilon, or another Kind."""
-        arrays = {name: other.pop(name, array) for name, array in self.arrays.items()}
-        made = replace(
-            self.base, kind=replace(self.base.kind, **other), arrays=arrays,
+    def results(
+        self, *, epsilon: float | None = None, by_name: Any = None, kind: Any = None, **arrays: Any
+    ) -> Values:
+        """Those for other arrays, another epsilon, or other fields of the Kind."""
+        arrays = {**self.arrays, **arrays}
+        values = replace(
+            self.base, kind=replace(self.base.kind, **(kind or {})), arrays=arrays,
             epsilon=self.case.epsilon if epsilon is None else epsilon,
-            more=self.case.more if more is None else more,
+            by_name=self.case.by_name if by_name is None else by_name,
         ).values()  # fmt: skip
         if self.training:
-            made |= {name: np.asarray(arrays[name]) for name in ("mean", "variance")}
-            self.case.update(made)
-        return {name: made[name] for name in self.right if name in made}
+            values |= {name: np.asarray(arrays[name]) for name in ("mean", "variance")}
+            self.case.update(values)
+        return {name: values[name] for name in self.right if name in values}
+
+    def frozen(self, **arrays: Any) -> Values:
+        """Those for constant statistics."""
+        return self.results(kind={"is_training": False}, **arrays)
 
     def rows(self, array: Any) -> Any:
         return formulas.by_channel(array, self.case.axis).astype(np.longdouble)
@@ -64,22 +66,22 @@ class Varied:
         """The gradient through one statistic alone; what passes through the mean is the mean of the
         gradient for constant statistics.
         """
-        frozen = self.of(is_training=False)["diff_src"]
+        frozen = self.frozen()["diff_src"]
         mean = self.back(self.rows(frozen).mean(axis=1, keepdims=True))
         return {"diff_src": frozen - mean if statistic == "mean" else self.right["diff_src"] + mean}
 
-    def divided(self, by: float) -> Values:
+    def divided(self, divisor: float) -> Values:
         """The gradient with another divisor of sums."""
-        frozen = self.of(is_training=False)["diff_src"]
-        return {"diff_src": frozen + self.m / by * (self.right["diff_src"] - frozen)}
+        frozen = self.frozen()["diff_src"]
+        return {"diff_src": frozen + self.m / divisor * (self.right["diff_src"] - frozen)}
 
-    def scaled(self, of_variance: Callable[[Any], Any]) -> Values:
-        """For another variance + epsilon."""
-        made = self.of(variance=of_variance(self.variance), epsilon=0.0)
-        return {**made, **{n: self.right[n] for n in ("mean", "variance") if n in made}}
+    def scaled(self, spread: Any) -> Values:
+        """For this in place of variance + epsilon."""
+        values = self.results(variance=spread, epsilon=0.0)
+        return {**values, **{n: self.right[n] for n in ("mean", "variance") if n in values}}
 
     def unbiased(self) -> Values:
-        return self.of(variance=self.variance * self.m / max(1, self.m - 1))
+        return self.results(variance=self.variance * self.m / max(1, self.m - 1))
 
     def summed(self, end: int = 0, multiple: int = 0) -> Values:
         """Sums of the rows before `end`, or before the last multiple."""
@@ -89,13 +91,12 @@ class Varied:
             src = self.rows(self.case.src)
             mean = (src * kept).sum(axis=1) / self.m
             square = ((src - mean[:, None]) ** 2 * kept).sum(axis=1) / self.m
-            return self.of(mean=mean, variance=square)
+            return self.results(mean=mean, variance=square)
         diff_dst = np.where(self.back(kept), self.case.arrays["diff_dst"], 0)
-        part, whole = self.of(diff_dst=diff_dst), self.of(is_training=False)
+        part, diff_src = self.results(diff_dst=diff_dst), self.frozen()["diff_src"]
         if self.case.kind.is_training:  # what passes through sums is of those rows alone
-            less = self.of(diff_dst=diff_dst, is_training=False)["diff_src"]
-            whole["diff_src"] = whole["diff_src"] + (part["diff_src"] - less)
-        return {**part, "diff_src": whole["diff_src"]}
+            diff_src = diff_src + (part["diff_src"] - self.frozen(diff_dst=diff_dst)["diff_src"])
+        return {**part, "diff_src": diff_src}
 
     def cut(self, axis: int, end: int = 0, multiple: int = 0) -> Values:
         """The tensors, 0 from a channel (axis 0) or a row (1) on."""
@@ -112,13 +113,11 @@ class Varied:
         def read(arrays: Mapping[str, Any]) -> Values:
             return {n: a.reshape(new) if n in TENSORS else a for n, a in arrays.items()}
 
-        made = replace(
+        values = replace(
             self.case, kind=replace(self.case.kind, data_format=other[0]),
-            arrays=read(self.case.arrays), more=read(self.case.more),
+            arrays=read(self.case.arrays), by_name=read(self.case.by_name),
         ).values()  # fmt: skip
-        return {
-            n: made[n].reshape(shape) if n in TENSORS else made[n] for n in self.right if n in made
-        }
+        return {n: a.reshape(shape) if n in TENSORS else a for n, a in values.items()}
 
     def swapped(self, one: str, other: str) -> Values:
         return {one: self.right[other], other: self.right[one]}
@@ -126,10 +125,9 @@ class Varied:
     def mean_in_variance(self) -> Values:
         """Of a double backward: variance = mean((src - stopped mean)**2)."""
         p = self.arrays
-        dy, g, xc = (self.rows(p[name]) for name in ("diff_dst", "diff_diff_src", "src"))
-        xc = xc - np.asarray(p["mean"]).astype(np.longdouble)[:, None]
-        cube = (self.variance + np.longdouble(self.case.epsilon)) ** -1.5
-        gone = ((dy * xc).mean(axis=1) * g.mean(axis=1) * cube)[:, None]
+        dy, g, x = (self.rows(p[name]) for name in ("diff_dst", "diff_diff_src", "src"))
+        xc = x - formulas.column(p["mean"], np.longdouble, 0)
+        gone = ((dy * xc).mean(axis=1) * g.mean(axis=1) * self.spread**-1.5)[:, None]
         gone = gone * formulas.column(p["gamma"], np.longdouble, 1)
         return {"diff_src": self.right["diff_src"] - self.back(gone)}
 
@@ -138,16 +136,12 @@ def remains(varied: Varied) -> Iterator[Values]:
     """What is left of the results if a factor of some of their terms becomes 0."""
     operation = varied.case.kind.operation
     if operation != "backward":
-        yield varied.of(gamma=0 * varied.gamma)
+        yield varied.results(gamma=0 * varied.gamma)
     elif varied.case.kind.is_training:
         yield varied.through("mean")
     if operation == "double_backward":
-        yield varied.of(diff_diff_gamma=None)
-        yield varied.of(is_training=False)
-
-
-def _root(epsilon: Any) -> Callable[[Any], Any]:
-    return lambda variance: (np.sqrt(variance) + np.longdouble(epsilon)) ** 2
+        yield varied.results(diff_diff_gamma=None)
+        yield varied.frozen()
 
 
 _FORWARD, _GRADIENT = ("training", "inference"), ("backward",)
@@ -157,38 +151,38 @@ _ALL = *_FORWARD, *_GRADIENT, "double_backward"
 VARIATIONS: dict[str, tuple[tuple[str, ...], Callable[[Varied], Values]]] = {
     "rstd is constant": (_GRADIENT, lambda v: v.through("mean")),
     "the mean is constant": (_GRADIENT, lambda v: v.through("rstd")),
-    "statistics are constant": (_GIVEN[1:], lambda v: v.of(is_training=False)),
+    "statistics are constant": (_GIVEN[1:], lambda v: v.frozen()),
     "the mean in the variance is constant": (_GIVEN[2:], Varied.mean_in_variance),
     "the divisor is n - 1": (_GRADIENT, lambda v: v.divided(max(1, v.m - 1))),
     "the divisor is the images": (_GRADIENT, lambda v: v.divided(len(v.case.src))),
     "sums are not divided": (_GRADIENT, lambda v: v.divided(1)),
-    "epsilon is outside the root": (_ALL, lambda v: v.scaled(_root(v.case.epsilon))),
-    "epsilon is missing": (_ALL, lambda v: v.of(epsilon=0.0)),
-    "epsilon is always 1e-5": (_ALL, lambda v: v.of(epsilon=1e-5)),
-    "epsilon is always 1e-3": (_ALL, lambda v: v.of(epsilon=1e-3)),
+    "epsilon is outside the root": (
+        _ALL, lambda v: v.scaled((np.sqrt(v.variance) + v.epsilon) ** 2)),
+    "epsilon is missing": (_ALL, lambda v: v.results(epsilon=0.0)),
+    "epsilon is always 1e-5": (_ALL, lambda v: v.results(epsilon=1e-5)),
+    "epsilon is always 1e-3": (_ALL, lambda v: v.results(epsilon=1e-3)),
     "the variance is unbiased": (_ALL, Varied.unbiased),
-    "the variance is the deviation": (_ALL, lambda v: v.scaled(
-        lambda variance: (variance + np.longdouble(v.case.epsilon)) ** 2)),
-    "gamma is missing": (_ALL, lambda v: v.of(gamma=None)),
-    "gamma is 1 + gamma": (_ALL, lambda v: v.of(gamma=v.gamma + 1)),
-    "gamma's sign is lost": (_ALL, lambda v: v.of(gamma=abs(v.gamma))),
-    "beta is missing": (_FORWARD, lambda v: v.of(beta=None)),
-    "gamma and beta are swapped": (_FORWARD, lambda v: v.of(
+    "the variance is the deviation": (_ALL, lambda v: v.scaled(v.spread**2)),
+    "gamma is missing": (_ALL, lambda v: v.results(gamma=None)),
+    "gamma is 1 + gamma": (_ALL, lambda v: v.results(gamma=v.gamma + 1)),
+    "gamma's sign is lost": (_ALL, lambda v: v.results(gamma=abs(v.gamma))),
+    "beta is missing": (_FORWARD, lambda v: v.results(beta=None)),
+    "gamma and beta are swapped": (_FORWARD, lambda v: v.results(
         gamma=v.arrays["beta"], beta=v.arrays["gamma"])),
     "diff_gamma and diff_beta are swapped": (
         _GRADIENT, lambda v: v.swapped("diff_gamma", "diff_beta")),
     "mean and variance are swapped": (_FORWARD[:1], lambda v: v.swapped("mean", "variance")),
     "rstd is returned for the variance": (_FORWARD[:1], lambda v: {
-        "variance": 1 / np.sqrt(v.variance + np.longdouble(v.case.epsilon))}),
-    "diff_gamma has no rstd": (_GRADIENT, lambda v: {"diff_gamma": v.right["diff_gamma"] * np.sqrt(
-        v.variance + np.longdouble(v.case.epsilon))}),
+        "variance": 1 / np.sqrt(v.spread)}),
+    "diff_gamma has no rstd": (_GRADIENT, lambda v: {
+        "diff_gamma": v.right["diff_gamma"] * np.sqrt(v.spread)}),
     "diff_gamma and diff_beta are divided by n": (_GRADIENT, lambda v: {
         n: v.right[n] / v.m for n in ("diff_gamma", "diff_beta")}),
     "momentum is the other convention": (_FORWARD[:1], lambda v: v.case.update(
         {**v.right}, other=True)),
-    "given statistics are ignored": (_GIVEN, lambda v: v.of(**v.own(v.case.src))),
-    "the ReLU is missing": (_ALL[:3], lambda v: v.of(relu=False, more={
-        n: np.ones_like(a) if n == "dst" else a for n, a in v.case.more.items()})),
+    "given statistics are ignored": (_GIVEN, lambda v: v.results(**v.case.batch_statistics())),
+    "the ReLU is missing": (_ALL[:3], lambda v: v.results(kind={"relu": False}, by_name={
+        n: np.ones_like(a) if n == "dst" else a for n, a in v.case.by_name.items()})),
     "layouts are confused": (_ALL, Varied.turned),
     **{f"sums miss the last rows after a multiple of {k}": (
         ("training", "backward"), partial(Varied.summed, multiple=k))
@@ -211,7 +205,7 @@ def fitting(
     wrong with the function, and so must be with a variation.
     """
     if names is None:
-        names = [name for name, (of, _) in VARIATIONS.items() if case.kind.operation in of]
+        names = [name for name in VARIATIONS if case.kind.operation in VARIATIONS[name][0]]
     with _core.DefaultMode():
         varied = Varied(case, exact)
         return [name for name in names if _fits(varied, name, exact, results, at)]
@@ -225,9 +219,7 @@ def _changed(varied: Varied, name: str) -> Values:
         return {}
 
 
-def _fits(
-    varied: Varied, name: str, exact: Exact, results: Mapping[str, Any], at: Any
-) -> bool:  # fmt: skip
+def _fits(varied: Varied, name: str, exact: Exact, results: Mapping[str, Any], at: Any) -> bool:
     values = {**varied.right, **_changed(varied, name)}
     result, element = at
     right, bounds = exact[result]
@@ -242,9 +234,8 @@ def _fits(
         kinds = str(got.dtype), limits.arithmetic(varied.case.data)
         unit = max(limits.unit(kind) for kind in kinds if kind in DTYPES)
         sizes = [abs(np.where(finite, a, 0)).max(initial=0) for a in (want, right)]
-        room = 2 * bounds[1] * max(1, sizes[0] / sizes[1] if sizes[1] else 1) + 16 * unit * abs(
-            want
-        )
+        growth = max(1, sizes[0] / sizes[1] if sizes[1] else 1)
+        room = 2 * bounds[1] * growth + 16 * unit * abs(want)
         if (finite & ~(abs(got.astype(np.longdouble) - want) <= room)).any():
             return False
     return True

@@ -51,7 +51,8 @@ def start(p: Any, number: str, *, folded: bool, from_batch: bool, exact: bool = 
     are, or few rows count.
     """
     wide = np.longdouble
-    u, least, top = (wide(a) for a in (DTYPES[number].unit, *range_of(number)))
+    u, info = wide(DTYPES[number].unit), np.finfo(number)
+    least, top = wide(info.tiny), wide(info.max)
     x, mean, variance = p.src.astype(wide), *(a.astype(wide)[:, None] for a in (p.mean, p.variance))
     m = max(1, x.shape[1])
     n = u * (m + np.log2(m) + PATH)
@@ -89,14 +90,9 @@ def start(p: Any, number: str, *, folded: bool, from_batch: bool, exact: bool = 
     )  # fmt: skip
 
 
-def range_of(number: str) -> tuple[Any, Any]:
-    """A dtype's smallest normal number, and its largest one."""
-    return np.finfo(number).tiny, np.finfo(number).max
-
-
 def out_of_range(p: Any, number: str) -> Any:
     """(C,), of operands: does a product of some formula, but no result, overflow or underflow?"""
-    wide, (least, top) = np.longdouble, range_of(number)
+    wide, info = np.longdouble, np.finfo(number)
     x, mean = p.src.astype(wide), abs(p.mean.astype(wide))
     far, most = (abs(a).max(axis=1, initial=0) for a in (x - p.mean.astype(wide)[:, None], x))
     rstd, scale, m = rstd_of(p), abs(p.gamma.astype(wide)), max(1, x.shape[1])
@@ -113,72 +109,76 @@ def out_of_range(p: Any, number: str) -> Any:
     else:
         products = [rstd**2, *(scale * a for a in (far, most, mean))]
     sizes = np.stack(products)
-    return (((sizes > top) & (sizes < np.inf)) | ((sizes < least) & (sizes > 0))).any(axis=0)
+    overflows, underflows = (sizes > info.max) & (sizes < np.inf), (sizes < info.tiny) & (sizes > 0)
+    return (overflows | underflows).any(axis=0)
 
 
-def forward_bounds(of: Start, p: Any, src_1: Any) -> dict[str, Any]:
+def forward_bounds(start: Start, p: Any, src_1: Any) -> dict[str, Any]:
     """Bounds of a forward pass; dst is (C, M)."""
     gamma, beta = (abs(a.astype(np.longdouble))[:, None] for a in (p.gamma, p.beta))
     xc = abs(p.src.astype(np.longdouble) - p.mean.astype(np.longdouble)[:, None])
-    scale, u = gamma * rstd_of(p)[:, None], PATH // 2 * of.unit
-    error = of.rstd * xc + (1 + of.rstd) * (of.off + u * (of.far + of.off))
+    scale, u = gamma * rstd_of(p)[:, None], PATH // 2 * start.unit
+    error = start.rstd * xc + (1 + start.rstd) * (start.off + u * (start.far + start.off))
     dst = scale * error + u * (beta + abs(src_1))
-    dst = dst + PATH * of.least * (1 + gamma + scale + of.far)
-    dst = dst + np.where(gamma < of.least, scale * of.far, 0)
-    dst = np.where(scale * of.far < of.top, dst, np.inf)
-    return {"dst": dst, "mean": of.mean[:, 0], "variance": of.variance[:, 0]}
+    dst = dst + PATH * start.least * (1 + gamma + scale + start.far)
+    dst = dst + np.where(gamma < start.least, scale * start.far, 0)
+    dst = np.where(scale * start.far < start.top, dst, np.inf)
+    return {"dst": dst, "mean": start.mean[:, 0], "variance": start.variance[:, 0]}
 
 
 def gradient_bounds(
-    of: Start, p: Any, formula: Callable[..., Any], axis: int, *, is_training: bool
+    start: Start, p: Any, formula: Callable[..., Any], axis: int, *, is_training: bool
 ) -> dict[str, Any]:
     """Bounds of a gradient; `formula` takes sizes of src - mean, as batch_norm_backward does."""
-    near, want = formula(far=of.far), formula(far=of.far + of.off)
+    near, want = formula(far=start.far), formula(far=start.far + start.off)
     m, rstd = max(1, p.src.shape[1]), rstd_of(p)[:, None]
     dy = abs(want.beta_terms)
     total = dy.sum(axis=1, keepdims=True)
     terms = want.gamma_terms.sum(axis=1, keepdims=True)
-    lost = of.least * (PATH + m * (1 + rstd) + total * (1 + rstd))
-    lost = lost + of.least * rstd * of.far.sum(axis=1, keepdims=True)
-    diff_gamma = of.grown(of.of_products, 1) * terms + lost
+    lost = start.least * (PATH + m * (1 + rstd) + total * (1 + rstd))
+    lost = lost + start.least * rstd * start.far.sum(axis=1, keepdims=True)
+    diff_gamma = start.grown(start.of_products, 1) * terms + lost
     diff_gamma += terms - near.gamma_terms.sum(axis=1, keepdims=True)
-    diff_gamma = np.where((dy * of.far).sum(axis=1, keepdims=True) < of.top, diff_gamma, np.inf)
+    sums = (dy * start.far).sum(axis=1, keepdims=True)
+    diff_gamma = np.where(sums < start.top, diff_gamma, np.inf)
+    diff_beta = start.of_data * total + m * start.least
 
     def back(rows: Any) -> Any:
         return formulas.as_before(rows, want.diff_src, axis)
 
-    diff_src = PATH * of.least * want.diff_src_tiny
-    gone = abs(p.gamma.astype(np.longdouble)) < of.least
+    diff_src = PATH * start.least * want.diff_src_tiny
+    gone = abs(p.gamma.astype(np.longdouble)) < start.least
     diff_src = diff_src + back(gone[:, None]) * want.diff_src_terms
     if is_training:
         sums = want.diff_src_sums
-        diff_src = diff_src + back(of.grown(PATH * of.unit, 3)) * want.diff_src_terms
-        diff_src += back(of.grown(of.of_products, 3)) * sums + (sums - near.diff_src_sums)
+        diff_src = diff_src + back(start.grown(PATH * start.unit, 3)) * want.diff_src_terms
+        diff_src += back(start.grown(start.of_products, 3)) * sums + (sums - near.diff_src_sums)
         scale = abs(p.gamma.astype(np.longdouble))[:, None] * rstd
-        diff_src += back(np.where(np.isinf(diff_gamma), np.inf, scale * of.far * rstd * lost / m))
+        missing = scale * start.far * rstd * lost / m
+        diff_src += back(np.where(np.isinf(diff_gamma), np.inf, missing))
         # sum(src - mean) is 0 for the exact mean. Forms that have it as a term, as what is derived
         # node by node, add up what a mean that was rounded leaves, and what they round in it.
         x, mean = p.src.astype(np.longdouble), p.mean.astype(np.longdouble)[:, None]
-        left = np.minimum(abs((x - mean).sum(axis=1, keepdims=True)) / m, of.unit * abs(mean))
-        left = left + of.of_products * abs(x - mean).sum(axis=1, keepdims=True) / m
+        left = np.minimum(abs((x - mean).sum(axis=1, keepdims=True)) / m, start.unit * abs(mean))
+        left = left + start.of_products * abs(x - mean).sum(axis=1, keepdims=True) / m
         diff_src += back(scale * rstd * left * terms / m)
     else:
-        diff_src = diff_src + back(of.grown(PATH * of.unit, 1)) * want.diff_src_terms
+        diff_src = diff_src + back(start.grown(PATH * start.unit, 1)) * want.diff_src_terms
     return {
         "diff_src": diff_src, "diff_gamma": diff_gamma[:, 0],
-        "diff_beta": np.where(total < of.top, of.of_data * total + m * of.least, np.inf)[:, 0],
+        "diff_beta": np.where(total < start.top, diff_beta, np.inf)[:, 0],
         "diff_src_1": 0.0,
     }  # fmt: skip
 
 
 def double_backward_bounds(
-    of: Start, p: Any, formula: Callable[..., Any], axis: int
+    start: Start, p: Any, formula: Callable[..., Any], axis: int
 ) -> dict[str, Any]:
     """Bounds of a double backward: two sums on a path, and rstd to the fifth power."""
-    near, want = formula(far=of.far), formula(far=of.far + of.off)
-    share, m = of.grown(2 * (of.of_products + PATH * of.unit), 5), max(1, p.src.shape[1])
+    near, want = formula(far=start.far), formula(far=start.far + start.off)
+    share, m = start.grown(2 * (start.of_products + PATH * start.unit), 5), max(1, p.src.shape[1])
     bounds = {}
     for name, less, terms in zip(want._fields[:3], near[3:], want[3:], strict=True):
         factor = share[:, 0] if terms.ndim == 1 else formulas.as_before(share, terms, axis)
-        bounds[name] = factor * terms + (terms - less) + 2 * (m + PATH) * of.least
+        bounds[name] = factor * terms + (terms - less) + 2 * (m + PATH) * start.least
     return bounds

@@ -16,10 +16,10 @@ def judge(results, exact, sizes, name):
     """
     ulps = (1 if name in SHORT else 3) * np.longdouble(ml_dtypes.finfo(dtype(name)).eps)
     for place, arrays in enumerate(zip(results, exact, sizes, strict=True)):
-        ours, right, size = (np.asarray(a).astype(np.longdouble) for a in arrays)
+        values, right, size = (np.asarray(a).astype(np.longdouble) for a in arrays)
         for kind in (np.isnan, np.isposinf, np.isneginf):
-            assert np.array_equal(kind(ours), kind(right)), (place, kind.__name__)
+            assert np.array_equal(kind(values), kind(right)), (place, kind.__name__)
         finite = np.isfinite(right)
-        error = abs(ours[finite] - right[finite]).max(initial=0)
+        error = abs(values[finite] - right[finite]).max(initial=0)
         allowed = np.ldexp(ulps, np.frexp(abs(size[finite]).max(initial=0))[1] - 1)
         assert error <= allowed, (place, float(error / allowed), right.shape)

@@ -6,6 +6,15 @@ import pytest
 from bn_ext.testing._cases import RECIPES, Case, Kind, standard_cases
 from bn_ext.testing._report import called, judged
 
+KINDS = {
+    "training": Kind("training"),
+    "inference": Kind("inference", is_training=False),
+    "backward": Kind("backward"),
+    "frozen": Kind("backward", is_training=False),
+    "own": Kind("backward", own_statistics=True),
+    "double": Kind("double_backward"),
+    "double, frozen": Kind("double_backward", is_training=False),
+}
 #: By all that makes a case. At most MOST are kept, which takes 400 MB.
 CASES: dict = {}
 MOST = 600
