@@ -197,8 +197,7 @@ class Statistics(_Sums):
 
     Add parts with ``+``, ``functools.reduce(operator.add, parts)``, ``sum(parts)``, or an engine
     such as MPI (``comm.allreduce(Statistics(part))``). Then normalize each with
-    `batch_norm_inference`, which gives the results of `batch_norm_training`. If exact, ``total -
-    part`` takes a part out again.
+    `batch_norm_inference`, which gives the results of `batch_norm_training`.
 
     Parameters
     ----------
@@ -229,10 +228,9 @@ class Statistics(_Sums):
     ------
     TypeError, ValueError, MemoryError
         As for `batch_norm_training`. ValueError also for a channel of 2**53 elements or more
-        (exact: 2**39 in a part, 2**43 in all); from ``+`` and ``-``, if one part is exact and the
-        other not, or if they differ in dtype or channels; from ``-``, if the part has a NaN or Inf
-        or cannot be one of the total (TypeError: if it is not exact); from the attributes, if
-        `array` is not a sum of parts of one dtype.
+        (exact: 2**39 in a part, 2**43 in all); from ``+``, if one part is exact and the other not,
+        or if they differ in dtype or channels; from the attributes, if `array` is not a sum of
+        parts of one dtype.
 
     Notes
     -----
