@@ -74,15 +74,10 @@ CAUSES = [
         f"the first; somebody [asked]({TF}/pull/24508). Keras has "
         "[mended](https://github.com/keras-team/keras/pull/19102) its like on torch.",
     ),
-    Cause(r"dezero double", "rstd counts as constant", program="rstd"),
     Cause(
         r"paddle \S+ one row", "src or diff_dst is returned as it is; other results are 0",
         program="one_row",
         known="Meant so since [#11445](https://github.com/PaddlePaddle/Paddle/issues/11445).",
-    ),
-    Cause(
-        r"chainer double", "a division by gamma, which may be 0 or NaN", program="gamma",
-        known="It came with [#3275](https://github.com/chainer/chainer/pull/3275).",
     ),
     Cause(r"ncnn \S+ NaN in vec", "a deviation of NaN counts as 0.0001", program="nan"),
     Cause(
@@ -324,7 +319,7 @@ def draw(packages, rows, path):
     )
     starts = {operation: k * (len(CASES) + 0.8) for k, operation in enumerate(OPERATIONS)}
     # A little wider than a phone: a larger picture would have larger words than a page elsewhere.
-    with pages.picture(path, size=(4.5, 5.6), dpi=100) as (figure, panels):
+    with pages.picture(path, size=(4.5, 5.0), dpi=100) as (figure, panels):
         (panel,) = panels.flat
         for colour, code in COLOURS.items():
             at = [
