@@ -8,8 +8,7 @@
     python -m benchmarks --report exact                    cost of exact sums: docs/exact.md
     python -m benchmarks --report conformance              who passes: docs/who_passes.md
     python -m benchmarks --report memory                   of training steps: docs/howto
-    python -m benchmarks --report networks                 steps of networks in torch: docs/howto
-    python -m benchmarks --report numpy_networks           in NumPy: docs/figures.md
+    python -m benchmarks --report numpy_networks           steps of training: docs/figures.md
     python -m benchmarks --report practices                who finds how many mistakes: docs/howto
 
 Timing and table are those of `bn-ext bench`, but each package runs in a process of its own; these
@@ -43,8 +42,7 @@ LIKEWISE = {
     }
 }
 REPORTS = (
-    "accuracy", "conformance", "exact", "figures", "memory", "networks", "numpy_networks",
-    "practices",
+    "accuracy", "conformance", "exact", "figures", "memory", "numpy_networks", "practices",
 )  # fmt: skip
 
 

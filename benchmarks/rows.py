@@ -14,7 +14,7 @@ from bn_ext._cli.usage import UsageError
 
 from .peers import OF_VIEWS, PEERS, bn_ext_call
 from .problems import SETS, Case, Problem
-from .turns import busy
+from .views import busy
 
 #: In the process of a package: the problem, the call, and what stands before it.
 HERE = []
