@@ -50,7 +50,7 @@ def rows(options):
     """Measure and print rows; also if interrupted, keep those that were measured."""
     kept, cases = [], chosen_cases(options)
     try:
-        with packages_of(chosen_peers(options, cases)) as packages:
+        with packages_of(chosen_peers(options)) as packages:
             show((kept.append(r) or r for r in measured(options, cases, packages)), packages)
     finally:
         names = dict.fromkeys(name for r in kept for name in r["medians"] if name != "bn_ext")

@@ -165,7 +165,8 @@ def times_of(name, seconds):
         step = step_of(name, norm)
         step()
         bursts[package] = partial(burst, step, WORK["nothing"])
-    return {package: [t.call for t in times] for package, times in in_turns(bursts, seconds).items()}
+    times = in_turns(bursts, seconds)
+    return {package: [each.call for each in times[package]] for package in NORMS}
 
 
 def report(options):

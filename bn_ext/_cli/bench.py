@@ -31,7 +31,7 @@ def add_options(add: Callable[..., Any], ops: Iterable[str] = OPS) -> None:
     """The options that choose rows."""
     add("--shapes", nargs="+", type=as_shape, metavar="NxCx...",
         help="N, C and any other sizes, like 8x64x28x28 (default: ResNet-50's)")  # fmt: skip
-    for name, choices, default, said in (
+    for name, choices, default, words in (
         ("dtypes", DTYPES, ["float32"], "float32"),
         ("layouts", LAYOUTS, LAYOUTS, "both"),
         ("op", ops, ["backward"], "backward"),
@@ -39,7 +39,7 @@ def add_options(add: Callable[..., Any], ops: Iterable[str] = OPS) -> None:
     ):
         add(f"--{name}", nargs="+", choices=choices, default=default,
             metavar=name.removesuffix("s").upper(), type=_layout if name == "layouts" else str,
-            help=f"any of {', '.join(choices)} (default: {said})")  # fmt: skip
+            help=f"any of {', '.join(choices)} (default: {words})")  # fmt: skip
     add("--threads", nargs="+", type=as_whole, default=[None], metavar="N",
         help="numbers of threads (default: each package's own; "
         f"bn_ext's is up to {_core.default_threads()})")  # fmt: skip
@@ -70,19 +70,19 @@ def cases_of(options: argparse.Namespace, shapes: Iterable[Shape]) -> list[Case]
 def cells(r: Row, peers: Iterable[str]) -> dict[str, str]:
     """The cells of a row: {name: text}."""
     times = ["medians"] if r["behind"] == "nothing" else ["medians", "pairs"]
-    found = {
+    texts = {
         "used": str(r["threads_used"]),
         "ms": f"{1e3 * r['medians']['bn_ext']:.4f}",
         "shortest": f"{1e3 * r['shortest']['bn_ext']:.4f}",
         "GB/s": f"{1e-9 * r['bytes_moved'] / r['medians']['bn_ext']:.1f}",
     }
     if "pairs" in times:
-        found["pair"] = f"{1e3 * r['pairs']['bn_ext']:.4f}"
+        texts["pair"] = f"{1e3 * r['pairs']['bn_ext']:.4f}"
     for name in peers:
         ratios = [r[each][name] / r[each]["bn_ext"] for each in times if name in r[each]]
         text = "/".join(f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2f}" for ratio in ratios)
-        found[name] = text and text + "x"
-    return found
+        texts[name] = text and text + "x"
+    return texts
 
 
 def table(rows: Iterable[Row], peers: Collection[str]) -> Iterator[str]:
@@ -90,13 +90,13 @@ def table(rows: Iterable[Row], peers: Collection[str]) -> Iterator[str]:
     last = ""
     for r in rows:
         facts = ", ".join(f"{name}: {r[name]}" for name in FACTS).removeprefix("op: ")
-        found = cells(r, (name for name in peers if name != "bn_ext"))
+        texts = cells(r, (name for name in peers if name != "bn_ext"))
         least = ALONE if r["behind"] == "nothing" else IN_A_PAIR
-        heading = {name: f"{name:>{WIDTHS.get(name, least)}}" for name in found}
+        heading = {name: f"{name:>{WIDTHS.get(name, least)}}" for name in texts}
         if facts != last:
             yield from ("", facts, "  ".join([f"{'N, C, ...':<14}", *heading.values()]))
         last = facts
-        numbers = (f"{text:>{len(heading[name])}}" for name, text in found.items())
+        numbers = (f"{text:>{len(heading[name])}}" for name, text in texts.items())
         yield "  ".join([f"{r['title']:<14}", *numbers]).rstrip()
 
 
