@@ -185,6 +185,4 @@ def report(options):
         print(*lines[-1], flush=True)
     print(end=busy(spread), file=sys.stderr)
     heading = ["network", "BLAS threads", "numpy, ms", "bn_ext, ms", "numpy / bn_ext"]
-    pages.put_rows(
-        "numpy_networks", "docs/figures.md", pages.run([]), heading, lines, lambda line: True
-    )
+    pages.put_rows("numpy_networks", "docs/figures.md", heading, lines)
