@@ -1,5 +1,6 @@
 """bn-ext bench: what it measures and prints, its problems and peers."""
 
+import argparse
 import re
 import threading
 import time
@@ -63,31 +64,22 @@ def test_a_busy_machine_is_named(capsys, monkeypatch, shortest, busy):
     assert ("BUSY: in 1 of 2 rows, medians are up to 2.5 times" in capsys.readouterr().out) == busy
 
 
-def test_torch_may_be_absent(capsys, monkeypatch, short):
-    monkeypatch.setitem(bench.PEERS, "torch", FAKE["absent"])
-    status, out, err = run(capsys, "bench", "--shapes", "4x4", *BRIEFLY)
-    assert (status, err) == (0, "")
-    assert "numpy" in out
-    assert "torch" not in out
-
-
 @pytest.mark.parametrize("layouts", [["NCX"], ["NCX", "NXC"]])
-def test_every_row_is_a_case(layouts, capsys, fake):
+def test_every_row_is_a_case(layouts):
     """One that is the same in all layouts, once."""
-    status, out, _ = run(
-        capsys, "bench", "--shapes", "4x3", "4x3x2", "--layouts", *layouts, *BRIEFLY,
-        "--op", *_bench.OPS, "--dtypes", "float32", "float64",
+    options = argparse.Namespace(
+        op=[*_bench.OPS], threads=[None], behind=["pass"], dtypes=["float32", "float64"],
+        layouts=layouts,
     )  # fmt: skip
-    assert status == 0
-    facts = re.findall(r"^(\S+), dtype: (\S+), layout: (\S+),", out, re.M)
-    assert facts == [
-        (op, dtype, layout)
+    cases = bench.cases_of(options, [(4, 3), (4, 3, 2)])
+    assert {(c.op, c.dtype, c.layout, c.shape) for c in cases} == {
+        (op, dtype, layout, shape)
         for op in _bench.OPS
-        for dtype in ("float32", "float64")
+        for dtype in options.dtypes
         for layout in layouts
-    ]
-    assert len(re.findall("^4x3 ", out, re.M)) == len(_bench.OPS) * 2
-    assert len(re.findall("^4x3x2 ", out, re.M)) == len(_bench.OPS) * 2 * len(layouts)
+        for shape in ([(4, 3), (4, 3, 2)] if layout == layouts[0] else [(4, 3, 2)])
+    }
+    assert len({*cases}) == len(cases)
 
 
 @pytest.mark.parametrize("names", [[], ["numpy"], list(_bench.PEERS)])
@@ -109,15 +101,21 @@ def test_the_table_fits_80_columns_and_says_all(names):
     assert words.count([*cells, *["37.1x"] * others]) == 1
 
 
-def test_a_pair_is_the_call_and_the_work_before_it(monkeypatch):
-    """Both take a known time."""
+def test_a_row(monkeypatch):
+    """A pair is the call and the work before it; both take a known time. Threads are the most that
+    took part, bytes those that the operation reads and writes.
+    """
     monkeypatch.setitem(_bench.WORK, "pass", lambda: time.sleep(0.02))
+    counts = iter([1, 2])
+    monkeypatch.setattr(_core, "last_call", lambda: {"threads": next(counts, 1)})
     some = {"bn_ext": lambda _: lambda: None, "slow": lambda _: lambda: time.sleep(0.01)}
-    row = _bench.row(Case((4, 3), "NXC", "float32", behind="pass"), some, 1e-9)
+    row = _bench.row(Case((4, 3), "NXC", "float64", "training", behind="pass"), some, 1e-9)
     assert 0 < row["shortest"]["bn_ext"] < 0.01 <= row["shortest"]["slow"] < 0.02
     for name, least in (("bn_ext", 0.02), ("slow", 0.03)):
         assert row["shortest"][name] <= row["medians"][name] <= row["pairs"][name] - 0.02
         assert row["pairs"][name] >= least
+    assert (row["threads"], row["threads_used"]) == (_core.default_threads(), 2)
+    assert row["bytes_moved"] == 2 * 96
 
 
 def test_every_call_stands_behind_other_work():
@@ -155,19 +153,6 @@ def test_a_burst_begins_when_no_thread_spins(monkeypatch, spins, most):
     stop.set()
     thread.join()
     assert waited == (spins < most)
-
-
-def test_bytes_of_an_operation(short):
-    case = Case((4, 3), "NXC", "float64", "training")
-    assert _bench.row(case, dict(_bench.PEERS), 1e-9)["bytes_moved"] == 2 * 96
-
-
-def test_threads_are_the_most_that_took_part(monkeypatch):
-    monkeypatch.setattr(_bench, "rest", lambda: None)
-    counts = iter([1, 2, 1])
-    monkeypatch.setattr(_core, "last_call", lambda: {"threads": next(counts)})
-    row = _bench.row(Case((4, 3), "NXC", "float32"), {"bn_ext": _bench.bn_ext_call}, 1e-9)
-    assert (row["threads"], row["threads_used"]) == (_core.default_threads(), 2)
 
 
 def test_ctrl_c_ends_bench_after_the_rows_it_has(capsys, monkeypatch, short):
