@@ -346,12 +346,10 @@ def draw(packages, rows, path):
 
 
 def versions(packages, rows):
-    """Markdown: the versions of packages, machines and days."""
-    where = [
-        ", ".join(dict.fromkeys(a[fact] for a in packages.values())) for fact in ("machine", "date")
-    ]
-    lines = [[about["name"], about["versions"].partition(", ")[2]] for about in packages.values()]
-    return f"On {', '.join(where)}:\n\n{pages.markdown(['package', 'versions'], lines)}\n"
+    """Markdown: machines, days and the versions of packages."""
+    texts = [about[fact] for fact in ("machine", "date", "versions") for about in packages.values()]
+    words = dict.fromkeys(word for text in texts for word in text.split(", "))
+    return textwrap.fill(f"On {', '.join(words)}.", width=120, break_on_hyphens=False) + "\n"
 
 
 #: {mark in the page: what makes its text}
