@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -197,9 +198,7 @@ def test_calls_on_views_do_what_calls_on_copies_do(op, layout):
         dense.call(num_threads=1)()
         assert operands.written[0].any()
         for a, b in zip(operands.written, dense.written, strict=True):
-            if kind.startswith(
-                "transposed"
-            ):  # src's axes in memory are part of the order of the sums
+            if kind.startswith("transposed"):  # another order of axes, so of sums
                 np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=0.02, atol=1e-6)
             else:
                 assert a.tobytes() == b.tobytes()
@@ -222,17 +221,11 @@ def test_two_revisions_are_compared(capsys):
 
 
 def test_every_row_of_a_comparison_is_a_call():
-    """Of all groups, operations, dtypes and numbers of threads."""
+    """Of each operation in two dtypes, on one thread and on two."""
     titles = compare.rows()
-    assert {title.split()[0] for title in titles} == {
-        "small", "dense", "fresh", "views", "places", "exact",
+    assert Counter(title.split()[0] for title in titles) == {
+        "small": 80, "dense": 64, "fresh": 32, "views": 224, "places": 64, "exact": 16,
     }  # fmt: skip
-    assert {tuple(row[name] for name in ("op", "dtype", "threads")) for row in titles.values()} == {
-        (op, dtype, threads)
-        for op in views.OPS
-        for dtype in ("float32", "bfloat16")
-        for threads in (1, 2)
-    }
     for row in titles.values():
         compare.prepared(**row | {"shape": (2, 4, 3, 3)})()
 
