@@ -194,8 +194,8 @@ def printed(program):
 
 # ---- what is made of it ---------------------------------------------------------------
 
-#: {column: the verdicts that count}, the worst first: a phone shows few columns.
-COLUMNS = {
+#: {word of the table: the verdicts that count}, the worst first.
+WORDS = {
     "wrong": ["wrong", "crashed"], "range": ["range"], "weaker": ["weaker"],
     "own rule": ["own rule"], "refused": ["refused", "raised"], "right": ["right"],
 }  # fmt: skip
@@ -207,12 +207,12 @@ def cause_of(row):
 
 
 def counts(rows, operation):
-    """{column: how many cases}"""
-    numbers = dict.fromkeys(COLUMNS, 0)
+    """{word: how many cases}"""
+    numbers = dict.fromkeys(WORDS, 0)
     for row in map(Row._make, rows):
         own_rule = row.verdict == "wrong" and cause_of(row).own_rule
         verdict = "own rule" if own_rule else row.verdict
-        for name, verdicts in COLUMNS.items():
+        for name, verdicts in WORDS.items():
             numbers[name] += int(row.cases) * (operation == row.operation and verdict in verdicts)
     return numbers
 
@@ -221,18 +221,18 @@ def name_of(about):
     return f"**{about['name']}**" if about["name"] == "bn_ext" else about["name"]
 
 
-def tables(packages, rows):
-    """Markdown: a table for each operation; packages with mistakes first."""
-    parts, by = [], {module: [row for row in rows if row[0] == module] for module in packages}
-    for operation, title in OPERATIONS.items():
-        lines = [
-            [name_of(about), *(n or "" for n in counts(by[module], operation).values())]
-            for module, about in packages.items()
-            if operation in about["operations"]
-        ]
-        lines.sort(key=lambda line: -(line[1] or 0))
-        parts.append(f"### {title}\n\n{pages.markdown(['package', *COLUMNS], lines)}\n")
-    return "\n".join(parts)
+def table(packages, rows):
+    """Markdown: a row for each package, those with most that is wrong first."""
+    lines, wrong = {}, {}
+    for module, about in packages.items():
+        mine = [row for row in rows if row[0] == module]
+        numbers = [counts(mine, operation) for operation in OPERATIONS]
+        cells = [", ".join(f"{n} {name}" for name, n in each.items() if n) for each in numbers]
+        lines[module] = [name_of(about), *cells]
+        wrong[module] = -sum(each["wrong"] for each in numbers)
+    heading = ["package", *(title.lower() for title in OPERATIONS.values())]
+    lines = [lines[module] for module in sorted(wrong, key=wrong.get)]
+    return f"{pages.markdown(heading, lines)}\n"
 
 
 def grouped(rows, *, own_rule):
@@ -353,7 +353,7 @@ def versions(packages, rows):
 
 
 #: {mark in the page: what makes its text}
-PARTS = {"counts": tables, "mistakes": mistakes, "own rules": own_rules, "versions": versions}
+PARTS = {"counts": table, "mistakes": mistakes, "own rules": own_rules, "versions": versions}
 
 
 def write():
