@@ -87,18 +87,22 @@ def test_a_peer_that_is_not_installed(capsys, fake):
 
 
 def test_every_row_is_a_case():
-    """Of sets and shapes; kinds stand together."""
+    """Of sets and shapes, one that is the same in all layouts once; kinds stand together."""
     options = command.argparse.Namespace(
-        sets=["mlp", "odd"], shapes=[(4, 3, 2)], layouts=["NXC", "NCX"], op=["backward"],
-        threads=[None], behind=["pass", "nothing"], dtypes=["float32"],
+        sets=["mlp", "odd"], shapes=[(4, 3, 2)], layouts=["NCX", "NXC"],
+        op=["backward", "training"], threads=[None, 2], behind=["pass", "nothing"],
+        dtypes=["float32", "float64"],
     )  # fmt: skip
     cases = rows.chosen_cases(options)
-    sets = {"mlp": problems.SETS["mlp"], "odd": problems.SETS["odd"], "": [(4, 3, 2)]}
-    assert {(c.set, c.shape) for c in cases} == {
-        (n, s) for n, shapes in sets.items() for s in shapes
+    sets = {"mlp": problems.SETS["mlp"], "odd": problems.SETS["odd"], "": options.shapes}
+    assert Counter((c.set, c.shape, c.layout) for c in cases) == {
+        (name, shape, layout): 2**4
+        for name, shapes in sets.items()
+        for shape in shapes
+        for layout in options.layouts[: 2 if len(shape) > 2 else 1]
     }
-    assert len(cases) == 2 * sum(2 if len(shape) > 2 else 1 for s in sets.values() for shape in s)
-    kinds = [(c.behind, c.layout) for c in cases]
+    assert len({*cases}) == len(cases)
+    kinds = [(c.op, c.threads, c.behind, c.dtype, c.layout) for c in cases]
     assert sorted(kinds, key=kinds.index) == kinds
 
 
