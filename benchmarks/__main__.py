@@ -31,7 +31,7 @@ from bn_ext._cli.usage import UsageError
 from . import figures, pages
 from .peers import PEERS
 from .problems import OPS, SETS
-from .rows import chosen_cases, chosen_peers, measured, noise, packages_of
+from .rows import chosen_cases, chosen_peers, measured, packages_of
 
 #: Environment variables that limit peers to a level, set before their processes start.
 LIKEWISE = {
@@ -54,7 +54,7 @@ def rows(options):
             show((kept.append(r) or r for r in measured(options, cases, packages)), packages)
     finally:
         names = dict.fromkeys(name for r in kept for name in r["medians"] if name != "bn_ext")
-        print(pages.run(names), noise(kept), sep="\n")
+        print(pages.run(names))
         if kept and options.write:
             figures.add(kept)
         if kept and options.json:

@@ -14,7 +14,6 @@ from bn_ext._cli.usage import UsageError
 
 from .peers import PEERS, bn_ext_call
 from .problems import SETS, Case, Problem
-from .views import busy
 
 #: In the process of a package: the problem, the call, and what stands before it.
 HERE = []
@@ -141,15 +140,3 @@ def measured(options, cases, packages):
     for number, case in enumerate(cases, 1):
         print(f"{number} of {len(cases)}: {case}", file=sys.stderr)
         yield row(case, packages, options.seconds, skipped)
-
-
-def noise(rows):
-    """What to say of rows whose medians tell of other programs; "" if there are none.
-
-    Behind a product, BLAS's idle threads do the same.
-    """
-    return busy([
-        max(r["medians"][name] / r["shortest"][name] for name in r["medians"])
-        for r in rows
-        if r["behind"] != "product"
-    ])  # fmt: skip

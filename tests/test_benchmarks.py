@@ -106,15 +106,6 @@ def test_every_row_is_a_case():
     assert sorted(kinds, key=kinds.index) == kinds
 
 
-@pytest.mark.parametrize(("behind", "slow"), [("pass", 4.7), ("pass", 1.5), ("product", 4.7)])
-def test_a_busy_machine_is_named(behind, slow):
-    """Whichever package's calls are spread; behind a product, BLAS's threads spread them."""
-    row = {"behind": behind, "shortest": {"bn_ext": 1, "numpy": 1}}
-    text = rows.noise([row | {"medians": {"bn_ext": 1.1, "numpy": each}} for each in (1.9, slow)])
-    assert text.startswith("BUSY: in 1 of 2 rows ") == ((behind, slow) == ("pass", 4.7))
-    assert bool(text) == ("shortest time, 4.7 times" in text)
-
-
 def test_a_square_is_the_worst_of_its_cases():
     """Of each operation of a package; what a package decides is no mistake."""
     rows = [
