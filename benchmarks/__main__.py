@@ -8,8 +8,7 @@
     python -m benchmarks --report exact                    cost of exact sums: docs/exact.md
     python -m benchmarks --report conformance              who passes: docs/who_passes.md
     python -m benchmarks --report memory                   of training steps: docs/howto
-    python -m benchmarks --report networks                 steps of networks in torch: docs/howto
-    python -m benchmarks --report numpy_networks           in NumPy: docs/figures.md
+    python -m benchmarks --report numpy_networks           steps of training: docs/figures.md
     python -m benchmarks --report practices                who finds how many mistakes: docs/howto
 
 Timing and table are those of `bn-ext bench`, but each package runs in a process of its own; these
@@ -32,7 +31,7 @@ from bn_ext._cli.usage import UsageError
 from . import figures, pages
 from .peers import PEERS
 from .problems import OPS, SETS
-from .rows import chosen_cases, chosen_peers, measured, noise, packages_of
+from .rows import chosen_cases, chosen_peers, measured, packages_of
 
 #: Environment variables that limit peers to a level, set before their processes start.
 LIKEWISE = {
@@ -43,8 +42,7 @@ LIKEWISE = {
     }
 }
 REPORTS = (
-    "accuracy", "conformance", "exact", "figures", "memory", "networks", "numpy_networks",
-    "practices",
+    "accuracy", "conformance", "exact", "figures", "memory", "numpy_networks", "practices",
 )  # fmt: skip
 
 
@@ -52,11 +50,11 @@ def rows(options):
     """Measure and print rows; also if interrupted, keep those that were measured."""
     kept, cases = [], chosen_cases(options)
     try:
-        with packages_of(chosen_peers(options, cases)) as packages:
+        with packages_of(chosen_peers(options)) as packages:
             show((kept.append(r) or r for r in measured(options, cases, packages)), packages)
     finally:
         names = dict.fromkeys(name for r in kept for name in r["medians"] if name != "bn_ext")
-        print(pages.run(names), noise(kept), sep="\n")
+        print(pages.run(names))
         if kept and options.write:
             figures.add(kept)
         if kept and options.json:

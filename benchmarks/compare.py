@@ -19,8 +19,7 @@ from itertools import product
 from pathlib import Path
 from statistics import geometric_mean, median
 
-from .turns import busy
-from .views import KINDS, LAYOUTS, OPS, SLOW, TRIES, Operands, batch
+from .views import KINDS, LAYOUTS, OPS, SLOW, TRIES, Operands, batch, busy
 
 #: A row that stays above this fails the comparison.
 FAILS = 1.10

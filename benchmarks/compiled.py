@@ -65,9 +65,7 @@ def bare_loop_call(problem, passes):
     """Moves the bytes that the operation must, and computes nothing; reads them `passes` times. On
     one thread or on all, whichever is faster.
     """
-    library, case = bare_loops(), problem.case
-    if case.view:
-        return None
+    library = bare_loops()
     reads, writes = ([problem.tensors[name] for name in names] for names in problem.streams)
     nbytes = problem.src.nbytes
     _, last_level = _core.cache_sizes()
@@ -75,7 +73,7 @@ def bare_loop_call(problem, passes):
     arguments = pointers(reads), len(reads), pointers(writes), len(writes), nbytes, passes
     calls = [
         lambda n=n: library.loop(*arguments, n, nontemporal)
-        for n in {1, case.threads or _core.default_threads()}
+        for n in {1, problem.threads or _core.default_threads()}
     ]
     return min(calls, key=lambda call: min(burst(call, WORK["nothing"])))
 
@@ -123,7 +121,7 @@ def onednn_call(problem, layout=None):
     """The call of oneDNN over a problem's arrays, in `layout` (default: the problem's own)."""
     driver, case, threads = onednn(), problem.case, problem.threads or usable_cpus()
     dtype, op, layout = DTYPES.get(case.dtype), DNNL_OPS.get(case.op), layout or case.layout
-    if dtype is None or op is None or (layout == "blocked" and case.layout != "NCX") or case.view:
+    if dtype is None or op is None or (layout == "blocked" and case.layout != "NCX"):
         return None
     if not driver.bn_has_openmp() and threads != usable_cpus():
         return None  # SYCL uses all CPUs

@@ -74,15 +74,10 @@ CAUSES = [
         f"the first; somebody [asked]({TF}/pull/24508). Keras has "
         "[mended](https://github.com/keras-team/keras/pull/19102) its like on torch.",
     ),
-    Cause(r"dezero double", "rstd counts as constant", program="rstd"),
     Cause(
         r"paddle \S+ one row", "src or diff_dst is returned as it is; other results are 0",
         program="one_row",
         known="Meant so since [#11445](https://github.com/PaddlePaddle/Paddle/issues/11445).",
-    ),
-    Cause(
-        r"chainer double", "a division by gamma, which may be 0 or NaN", program="gamma",
-        known="It came with [#3275](https://github.com/chainer/chainer/pull/3275).",
     ),
     Cause(r"ncnn \S+ NaN in vec", "a deviation of NaN counts as 0.0001", program="nan"),
     Cause(
@@ -197,8 +192,8 @@ def printed(program):
 
 # ---- what is made of it ---------------------------------------------------------------
 
-#: {column: the verdicts that count}, the worst first: a phone shows few columns.
-COLUMNS = {
+#: {word of the table: the verdicts that count}, the worst first.
+WORDS = {
     "wrong": ["wrong", "crashed"], "range": ["range"], "weaker": ["weaker"],
     "own rule": ["own rule"], "refused": ["refused", "raised"], "right": ["right"],
 }  # fmt: skip
@@ -210,12 +205,12 @@ def cause_of(row):
 
 
 def counts(rows, operation):
-    """{column: how many cases}"""
-    numbers = dict.fromkeys(COLUMNS, 0)
+    """{word: how many cases}"""
+    numbers = dict.fromkeys(WORDS, 0)
     for row in map(Row._make, rows):
         own_rule = row.verdict == "wrong" and cause_of(row).own_rule
         verdict = "own rule" if own_rule else row.verdict
-        for name, verdicts in COLUMNS.items():
+        for name, verdicts in WORDS.items():
             numbers[name] += int(row.cases) * (operation == row.operation and verdict in verdicts)
     return numbers
 
@@ -224,18 +219,18 @@ def name_of(about):
     return f"**{about['name']}**" if about["name"] == "bn_ext" else about["name"]
 
 
-def tables(packages, rows):
-    """Markdown: a table for each operation; packages with mistakes first."""
-    parts, by = [], {module: [row for row in rows if row[0] == module] for module in packages}
-    for operation, title in OPERATIONS.items():
-        lines = [
-            [name_of(about), *(n or "" for n in counts(by[module], operation).values())]
-            for module, about in packages.items()
-            if operation in about["operations"]
-        ]
-        lines.sort(key=lambda line: -(line[1] or 0))
-        parts.append(f"### {title}\n\n{pages.markdown(['package', *COLUMNS], lines)}\n")
-    return "\n".join(parts)
+def table(packages, rows):
+    """Markdown: a row for each package, those with most that is wrong first."""
+    lines, wrong = {}, {}
+    for module, about in packages.items():
+        mine = [row for row in rows if row[0] == module]
+        numbers = [counts(mine, operation) for operation in OPERATIONS]
+        cells = [", ".join(f"{n} {name}" for name, n in each.items() if n) for each in numbers]
+        lines[module] = [name_of(about), *cells]
+        wrong[module] = -sum(each["wrong"] for each in numbers)
+    heading = ["package", *(title.lower() for title in OPERATIONS.values())]
+    lines = [lines[module] for module in sorted(wrong, key=wrong.get)]
+    return f"{pages.markdown(heading, lines)}\n"
 
 
 def grouped(rows, *, own_rule):
@@ -322,7 +317,7 @@ def draw(packages, rows, path):
     )
     starts = {operation: k * (len(CASES) + 0.8) for k, operation in enumerate(OPERATIONS)}
     # A little wider than a phone: a larger picture would have larger words than a page elsewhere.
-    with pages.picture(path, size=(4.5, 5.6), dpi=100) as (figure, panels):
+    with pages.picture(path, size=(4.5, 5.0), dpi=100) as (figure, panels):
         (panel,) = panels.flat
         for colour, code in COLOURS.items():
             at = [
@@ -349,16 +344,14 @@ def draw(packages, rows, path):
 
 
 def versions(packages, rows):
-    """Markdown: the versions of packages, machines and days."""
-    where = [
-        ", ".join(dict.fromkeys(a[fact] for a in packages.values())) for fact in ("machine", "date")
-    ]
-    lines = [[about["name"], about["versions"].partition(", ")[2]] for about in packages.values()]
-    return f"On {', '.join(where)}:\n\n{pages.markdown(['package', 'versions'], lines)}\n"
+    """Markdown: machines, days and the versions of packages."""
+    texts = [about[fact] for fact in ("machine", "date", "versions") for about in packages.values()]
+    words = dict.fromkeys(word for text in texts for word in text.split(", "))
+    return textwrap.fill(f"On {', '.join(words)}.", width=120, break_on_hyphens=False) + "\n"
 
 
 #: {mark in the page: what makes its text}
-PARTS = {"counts": tables, "mistakes": mistakes, "own rules": own_rules, "versions": versions}
+PARTS = {"counts": table, "mistakes": mistakes, "own rules": own_rules, "versions": versions}
 
 
 def write():

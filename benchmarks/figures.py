@@ -8,18 +8,17 @@ the old one, so a run can be split into parts.
 
 import csv
 import math
-import os
 import statistics
 import textwrap
 
 import bn_ext
 
 from . import pages
-from .peers import FLOOR, GIVEN, GIVEN_OUTPUTS, OTHER_LAYOUT, PEERS, TWO_PASSES
+from .peers import FLOOR, OTHER_LAYOUT, PEERS, TWO_PASSES, WITH_OUT, WRITE_TO_OUT
 
 CSV = pages.ROOT / "docs" / "figures.csv"
-KEY = ["level", "malloc", "op", "set", "shape", "view", "layout", "dtype", "threads", "behind"]
-TIMES = ["bn_ext", *PEERS, "dense", "copied"]
+KEY = ["level", "op", "set", "shape", "layout", "dtype", "threads", "behind"]
+TIMES = ["bn_ext", *PEERS]
 IN_PAIRS = [f"{name} in a pair" for name in TIMES]
 COLUMNS = [*KEY, "run", *TIMES, *IN_PAIRS]
 
@@ -73,7 +72,6 @@ def add(measured):
             **r,
             "run": runs.index(run),
             "level": bn_ext.get_isa(),
-            "malloc": "keeps" if os.environ.get("MALLOC_MMAP_MAX_") == "0" else "default",
             "shape": "x".join(map(str, r["shape"])),
         }
         by_key[tuple(r[name] for name in KEY)] = r
@@ -90,8 +88,8 @@ def floor(r):
 def over_peers(r, times="medians"):
     """{peer on the same data: how many times faster bn_ext is, with outputs of the same kind}."""
     times = r[times]
-    others = times.keys() & PEERS.keys() - {FLOOR, TWO_PASSES, GIVEN, OTHER_LAYOUT}
-    ours = {n: GIVEN if n in GIVEN_OUTPUTS and GIVEN in times else "bn_ext" for n in others}
+    others = times.keys() & PEERS.keys() - {FLOOR, TWO_PASSES, WITH_OUT, OTHER_LAYOUT}
+    ours = {n: WITH_OUT if n in WRITE_TO_OUT and WITH_OUT in times else "bn_ext" for n in others}
     return {n: times[n] / times[ours[n]] for n in others}
 
 
@@ -102,7 +100,7 @@ def over_best_peer(r, times="medians"):
 
 def compared(rows, level="v4", ops=("backward",), dtypes=("float32", "bfloat16"), **also):
     """The rows of the shapes of ResNet-50 with the most threads."""
-    wanted = {"level": level, "malloc": "default", "set": "resnet", **also}
+    wanted = {"level": level, "set": "resnet", **also}
     mine = [r for r in rows if wanted.items() <= r.items() and r["op"] in ops]
     most = max((r["threads"] for r in mine), default=0)
     return [r for r in mine if r["dtype"] in dtypes and r["threads"] == most]

@@ -10,7 +10,7 @@ import bn_ext
 from . import pages
 
 STEPS, IDLE = 8, 6
-HOW = {"epsilon": 1e-5, "data_format": "NXC"}
+OPTIONS = {"epsilon": 1e-5, "data_format": "NXC"}
 #: Three layers, whose activations live until the backward pass.
 SHAPES = [(32, 112, 112, 64), (32, 56, 56, 128), (32, 28, 28, 256)]
 LIMITS = {"nothing": 0, "at most 512 MiB": 512 << 20, "the default": None}
@@ -29,16 +29,16 @@ def steps():
         kept = []
         for shape in SHAPES:
             src = np.ones(shape, np.float32)
-            kept.append((src, *bn_ext.batch_norm_training(src, **HOW)))
+            kept.append((src, *bn_ext.batch_norm_training(src, **OPTIONS)))
             yield mebibytes()
         while kept:
             src, dst, mean, variance = kept.pop()
-            bn_ext.batch_norm_backward(src, dst, mean, variance, **HOW)
+            bn_ext.batch_norm_backward(src, dst, mean, variance, **OPTIONS)
             yield mebibytes()
         del src, dst
     gc.collect()
     for _ in range(IDLE):
-        bn_ext.batch_norm_training(np.ones((1000, 512), np.float32), **HOW)
+        bn_ext.batch_norm_training(np.ones((1000, 512), np.float32), **OPTIONS)
         yield mebibytes()
 
 

@@ -1,16 +1,26 @@
 """Whole steps of NumPy networks, with NumPy's batch normalization and with bn_ext's.
 
-A step: forward, softmax cross-entropy, backward, gradient descent, in float32. Convolutions of 3x3
-are matrix products of patches (im2col). Behind each of them and each dense layer but the last stand
-batch normalization and a ReLU: NumPy's are the usual formula and np.maximum, bn_ext's one layer.
-Except for these, the programs are the same. For docs/figures.md.
+A step: forward, softmax cross-entropy, backward, gradient descent, in float32, channels last.
+Convolutions of 3x3 are matrix products of patches (im2col). Behind each of them and each dense
+layer but the last stand batch normalization and a ReLU: NumPy's are the usual formula and
+np.maximum, bn_ext's one layer. Except for these, the programs are the same. For docs/figures.md.
 """
 
-from itertools import pairwise
+import multiprocessing
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import pairwise, product
+from statistics import median
 
 import numpy as np
 
-from .turns import medians, serve
+import bn_ext
+from bn_ext._bench import WORK, burst, in_turns
+
+from . import pages
+from .views import busy
 
 EPSILON, RATE, CLASSES = 1e-5, np.float32(0.01), 10
 
@@ -18,45 +28,43 @@ EPSILON, RATE, CLASSES = 1e-5, np.float32(0.01), 10
 class NumpyNorm:
     """The usual formula, and a ReLU."""
 
-    def __init__(self, channels, data_format):
-        shape = (channels, 1, 1) if data_format == "NCHW" else (channels,)
-        self.axes = {"NC": 0, "NHWC": (0, 1, 2), "NCHW": (0, 2, 3)}[data_format]
-        self.gamma, self.beta = np.ones(shape, np.float32), np.zeros(shape, np.float32)
+    def __init__(self, channels):
+        self.gamma, self.beta = np.ones(channels, np.float32), np.zeros(channels, np.float32)
         self.running_mean, self.running_var = self.beta.copy(), self.gamma.copy()
 
     def forward(self, x):
-        mean = x.mean(axis=self.axes, keepdims=True)
+        self.axes = tuple(range(x.ndim - 1))
+        mean = x.mean(axis=self.axes)
         centered = x - mean
-        var = (centered * centered).mean(axis=self.axes, keepdims=True)
+        var = (centered * centered).mean(axis=self.axes)
         self.rstd = 1 / np.sqrt(var + np.float32(EPSILON))
         self.xhat = centered * self.rstd
         for running, new in ((self.running_mean, mean), (self.running_var, var)):
-            running += np.float32(0.1) * (new.reshape(running.shape) - running)
+            running += np.float32(0.1) * (new - running)
         self.dst = np.maximum(self.gamma * self.xhat + self.beta, 0)
         return self.dst
 
     def backward(self, dy):
         dy = dy * (self.dst > 0)
-        d_beta = dy.sum(axis=self.axes, keepdims=True)
-        d_gamma = (dy * self.xhat).sum(axis=self.axes, keepdims=True)
+        d_beta, d_gamma = dy.sum(axis=self.axes), (dy * self.xhat).sum(axis=self.axes)
         m = np.float32(dy.size / d_beta.size)
         dx = self.gamma * self.rstd * (dy - (d_beta + self.xhat * d_gamma) / m)
-        self.gamma -= RATE * d_gamma.reshape(self.gamma.shape)
-        self.beta -= RATE * d_beta.reshape(self.beta.shape)
+        self.gamma -= RATE * d_gamma
+        self.beta -= RATE * d_beta
         return dx
 
 
-def bn_ext_norm(channels, data_format):
-    import bn_ext
+class Norm(bn_ext.BatchNorm):
+    """bn_ext's layer, and a ReLU."""
 
-    class Norm(bn_ext.BatchNorm):
-        def backward(self, dy):
-            dx = super().backward(dy)
-            for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
-                parameter -= RATE * gradient
-            return dx
+    def __init__(self, channels):
+        super().__init__(channels, data_format="NXC", epsilon=EPSILON, relu=True)
 
-    return Norm(channels, data_format=data_format, epsilon=EPSILON, relu=True)
+    def backward(self, dy):
+        dx = super().backward(dy)
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter -= RATE * gradient
+        return dx
 
 
 class Dense:
@@ -76,64 +84,40 @@ class Dense:
 
 
 class Conv:
-    """3x3, zeros around the image."""
+    """3x3, zeros around the image; a dense layer of patches."""
 
-    def __init__(self, rng, inputs, outputs, data_format, first=False):
-        self.last, self.first = data_format == "NHWC", first
-        shape = (9 * inputs, outputs) if self.last else (outputs, inputs * 9)
-        self.weight = (rng.standard_normal(shape) * np.sqrt(2 / (9 * inputs))).astype("f4")
+    def __init__(self, rng, inputs, outputs, first=False):
+        self.dense = Dense(rng, 9 * inputs, outputs, first)
 
     def forward(self, x):
-        self.shape = x.shape
-        around = ((0, 0), (1, 1), (1, 1), (0, 0)) if self.last else ((0, 0), (0, 0), (1, 1), (1, 1))
-        axes = (1, 2) if self.last else (2, 3)
-        views = np.lib.stride_tricks.sliding_window_view(np.pad(x, around), (3, 3), axis=axes)
-        if self.last:  # N, H, W, C, 3, 3 -> N H W, 3 3 C
-            n, h, w, c = x.shape
-            self.patches = views.transpose(0, 1, 2, 4, 5, 3).reshape(n * h * w, 9 * c)
-            return (self.patches @ self.weight).reshape(n, h, w, -1)
-        n, c, h, w = x.shape  # N, C, H, W, 3, 3 -> N, C 3 3, H W
-        self.patches = views.transpose(0, 1, 4, 5, 2, 3).reshape(n, c * 9, h * w)
-        return (self.weight @ self.patches).reshape(n, -1, h, w)
+        self.shape = n, h, w, c = x.shape
+        padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        views = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
+        patches = views.transpose(0, 1, 2, 4, 5, 3).reshape(n * h * w, 9 * c)
+        return self.dense.forward(patches).reshape(n, h, w, -1)
 
     def backward(self, dy):
-        if self.last:
-            n, h, w, c = self.shape
-            flat = dy.reshape(n * h * w, -1)
-            gradient = self.patches.T @ flat
-            parts = None if self.first else (flat @ self.weight.T).reshape(n, h, w, 3, 3, c)
-        else:
-            n, c, h, w = self.shape
-            flat = dy.reshape(n, -1, h * w)
-            gradient = (flat @ self.patches.transpose(0, 2, 1)).sum(axis=0)
-            parts = None if self.first else (self.weight.T @ flat).reshape(n, c, 3, 3, h, w)
-        self.weight -= RATE * gradient
-        if self.first:
+        n, h, w, c = self.shape
+        parts = self.dense.backward(dy.reshape(n * h * w, -1))
+        if parts is None:
             return None
-        padded = (n, h + 2, w + 2, c) if self.last else (n, c, h + 2, w + 2)
-        dx = np.zeros(padded, np.float32)
-        for i in range(3):
-            for j in range(3):
-                if self.last:
-                    dx[:, i : i + h, j : j + w] += parts[:, :, :, i, j]
-                else:
-                    dx[:, :, i : i + h, j : j + w] += parts[:, :, i, j]
-        return dx[:, 1:-1, 1:-1] if self.last else dx[:, :, 1:-1, 1:-1]
+        parts = parts.reshape(n, h, w, 3, 3, c)
+        dx = np.zeros((n, h + 2, w + 2, c), np.float32)
+        for i, j in product(range(3), repeat=2):
+            dx[:, i : i + h, j : j + w] += parts[:, :, :, i, j]
+        return dx[:, 1:-1, 1:-1]
 
 
 class Pool:
     """The mean of each image."""
 
-    def __init__(self, data_format):
-        self.axes = (1, 2) if data_format == "NHWC" else (2, 3)
-
     def forward(self, x):
         self.shape = x.shape
-        return x.mean(axis=self.axes)
+        return x.mean(axis=(1, 2))
 
     def backward(self, dy):
-        dy = np.expand_dims(dy / np.float32(self.shape[1] * self.shape[2]), self.axes)
-        return np.broadcast_to(dy, self.shape)
+        n, h, w, c = self.shape
+        return np.broadcast_to((dy / np.float32(h * w)).reshape(n, 1, 1, c), self.shape)
 
 
 #: name: (sizes or channels, batch, size of an image)
@@ -144,20 +128,18 @@ NETWORKS = {
     "convolutions 3-16-32, 64 images of 16x16": ((3, 16, 32), 64, 16),
     "convolutions 8-32-32-64, 32 images of 28x28": ((8, 32, 32, 64), 32, 28),
 }
+NORMS = {"numpy": NumpyNorm, "bn_ext": Norm}
 
 
-def step_of(name, data_format, way):
-    """A step of training; `way` names the package of its batch normalization."""
-    (first, *_), batch, size = NETWORKS[name]
-    rng, make = np.random.default_rng(0), NumpyNorm if way == "numpy" else bn_ext_norm
-    layers = []
-    for k, (inputs, outputs) in enumerate(pairwise(NETWORKS[name][0])):
-        options = (data_format,) if size else ()
-        layers.append((Conv if size else Dense)(rng, inputs, outputs, *options, first=k == 0))
-        layers.append(make(outputs, data_format))
-    layers += [Pool(data_format)] * bool(size) + [Dense(rng, outputs, CLASSES)]
-    shape = {"NC": (first,), "NHWC": (size, size, first), "NCHW": (first, size, size)}[data_format]
-    x = rng.standard_normal((batch, *shape), dtype=np.float32)
+def step_of(name, norm):
+    """A step of training with this batch normalization."""
+    sizes, batch, size = NETWORKS[name]
+    rng, layers = np.random.default_rng(0), []
+    for k, (inputs, outputs) in enumerate(pairwise(sizes)):
+        layers += [(Conv if size else Dense)(rng, inputs, outputs, first=k == 0), norm(outputs)]
+    layers += [Pool()] * bool(size) + [Dense(rng, outputs, CLASSES)]
+    shape = (batch, size, size, sizes[0]) if size else (batch, sizes[0])
+    x = rng.standard_normal(shape, dtype=np.float32)
     labels, rows = rng.integers(CLASSES, size=batch), np.arange(batch)
 
     def step():
@@ -176,29 +158,31 @@ def step_of(name, data_format, way):
     return step
 
 
-def run(*which):
-    """In a process of its own."""
-    serve(step_of(*which))
+def times_of(name, seconds):
+    """{package: the times of a step}"""
+    bursts = {}
+    for package, norm in NORMS.items():
+        step = step_of(name, norm)
+        step()
+        bursts[package] = partial(burst, step, WORK["nothing"])
+    times = in_turns(bursts, seconds)
+    return {package: [each.call for each in times[package]] for package in NORMS}
 
 
 def report(options):
-    """Every network, in both layouts, with one thread of BLAS and with all."""
-    from . import pages
-
-    lines = []
-    for name, (_, _, size) in NETWORKS.items():
-        for layout, threads in [
-            (x, t) for x in (["NHWC", "NCHW"] if size else ["NC"]) for t in ("1", "all")
-        ]:
-            code = "from benchmarks.numpy_networks import run; run({!r}, {!r}, {!r})"
-            ways = {way: code.format(name, layout, way) for way in ("numpy", "bn_ext")}
-            limit = {"OPENBLAS_NUM_THREADS": "1"} if threads == "1" else {}
-            times = medians(ways, options.seconds, **limit)
-            lines.append([name, layout, threads, f"{1e3 * times['numpy']:.2f}",
-                          f"{1e3 * times['bn_ext']:.2f}",
-                          f"{times['numpy'] / times['bn_ext']:.2f}"])  # fmt: skip
-            print(*lines[-1], flush=True)
-    heading = ["network", "layout", "BLAS threads", "numpy, ms", "bn_ext, ms", "numpy / bn_ext"]
-    pages.put_rows(
-        "numpy_networks", "docs/figures.md", pages.run([]), heading, lines, lambda line: True
-    )
+    """Every network, with one thread of BLAS and with all, each in a process of its own."""
+    lines, spread = [], []
+    for name, threads in product(NETWORKS, ("1", "all")):
+        os.environ.pop("OPENBLAS_NUM_THREADS", None)
+        if threads == "1":
+            os.environ["OPENBLAS_NUM_THREADS"] = threads
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+            times = process.submit(times_of, name, options.seconds).result()
+        numpy, ours = (median(times[package]) for package in NORMS)
+        spread.append(max(median(each) / min(each) for each in times.values()))
+        lines.append([name, threads, f"{1e3 * numpy:.2f}", f"{1e3 * ours:.2f}",
+                      f"{numpy / ours:.2f}"])  # fmt: skip
+        print(*lines[-1], flush=True)
+    print(end=busy(spread), file=sys.stderr)
+    heading = ["network", "BLAS threads", "numpy, ms", "bn_ext, ms", "numpy / bn_ext"]
+    pages.put_rows("numpy_networks", "docs/figures.md", heading, lines)

@@ -74,20 +74,11 @@ def write_rows(name, run, heading, lines):
         csv.writer(file, lineterminator="\n").writerows([heading, *lines])
 
 
-def put_rows(name, page, run, heading, lines, shown):
-    """Write all rows to docs/NAME.csv, and put the table of those that are `shown` into a page.
-    What all of these have in common stands above it, since a phone shows few columns.
-    """
-    write_rows(name, run, heading, lines)
-    run = short(run) if "; " in run else run
-    columns, kept = zip(*filter(shown, lines), strict=True), []
-    for title, column in zip(heading, columns, strict=True):
-        if len({*column}) > 1 or len(column) == 1:
-            kept.append([title, *column])
-        else:
-            run += f"; {title} {column[0]}"
-    first, *rest = zip(*kept, strict=True)
-    put(name, page, f"{run}:\n\n{markdown(first, rest)}\n")
+def put_rows(name, page, heading, lines):
+    """Write rows of this machine to docs/NAME.csv, and put a table of them into a page."""
+    measured_by = run([])
+    write_rows(name, measured_by, heading, lines)
+    put(name, page, f"{short(measured_by)}:\n\n{markdown(heading, lines)}\n")
 
 
 @contextmanager

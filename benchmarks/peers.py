@@ -1,6 +1,5 @@
 """More peers, and more operations of bn_ext and torch; bn_ext._bench says what a peer is."""
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,7 +9,6 @@ from bn_ext import _bench
 from bn_ext._bench import formulas, numpy_call, torch_arguments
 
 from .compiled import floor_call, onednn_call, two_passes_call, usable_cpus
-from .problems import Problem
 
 
 def bn_ext_call(problem, with_out=False, **also):
@@ -70,26 +68,6 @@ def torch_call(problem):
     return partial(aten.native_batch_norm_backward, others[0], x, *saved, wanted)
 
 
-def dense_call(problem):
-    """bn_ext on dense arrays instead of views."""
-    return bn_ext_call(Problem(replace(problem.case, view=""))) if problem.case.view else None
-
-
-def copied_call(problem):
-    """bn_ext on dense arrays, to which NumPy first copies the views."""
-    if not problem.case.view:
-        return None
-    copy = Problem(replace(problem.case, view=""))
-    call = bn_ext_call(copy)
-
-    def copied():
-        for name in problem.streams.reads:
-            np.copyto(copy.tensors[name], problem.tensors[name])
-        return call()
-
-    return copied
-
-
 def uses_all_cpus(problem):
     return problem.threads in (None, usable_cpus())
 
@@ -97,7 +75,7 @@ def uses_all_cpus(problem):
 def jax_call(problem):
     """The formula under jit, on the CPU; JAX uses every CPU it may run on, and its own copies."""
     p = problem
-    if p.dtype == np.float64 or p.case.view or not uses_all_cpus(p):
+    if p.dtype == np.float64 or not uses_all_cpus(p):
         return None
     import jax
     import jax.numpy as jnp
@@ -113,7 +91,7 @@ def jax_call(problem):
 def tensorflow_call(problem):
     """FusedBatchNormV3 and its gradient, eager, on copies; TensorFlow uses every CPU."""
     p, op = problem, problem.op
-    if p.src.ndim not in (4, 5) or p.dtype == np.float64 or p.case.view or not uses_all_cpus(p):
+    if p.src.ndim not in (4, 5) or p.dtype == np.float64 or not uses_all_cpus(p):
         return None
     import tensorflow as tf
 
@@ -138,15 +116,15 @@ def tensorflow_call(problem):
 
 #: Not peers: a loop that moves the bytes that the operation must; one that reads them twice, as an
 #: operation must that sums before it writes, if no cache helps; our own call with `out=`.
-FLOOR, TWO_PASSES, GIVEN = "floor", "two passes", "bn_ext, out="
+FLOOR, TWO_PASSES, WITH_OUT = "floor", "two passes", "bn_ext, out="
 #: A peer in its own layout: shown, but not compared with calls on ordinary arrays.
 OTHER_LAYOUT = "oneDNN blocked"
 #: Peers that write to given outputs.
-GIVEN_OUTPUTS = {"oneDNN"}
+WRITE_TO_OUT = {"oneDNN"}
 PEERS = {
     FLOOR: floor_call,
     TWO_PASSES: two_passes_call,
-    GIVEN: partial(bn_ext_call, with_out=True),
+    WITH_OUT: partial(bn_ext_call, with_out=True),
     "numpy": numpy_call,
     "torch": torch_call,
     "jax": jax_call,
@@ -154,5 +132,3 @@ PEERS = {
     "oneDNN": onednn_call,
     OTHER_LAYOUT: partial(onednn_call, layout="blocked"),
 }
-#: What calls on views are compared with, too.
-OF_VIEWS = {"dense": dense_call, "copied": copied_call}

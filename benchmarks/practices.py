@@ -312,18 +312,18 @@ def gradcheck(operation, kernel):
     rng, training = np.random.default_rng(1), operation != "inference"
     src, dy, gamma, beta = (rng.standard_normal(shape) for shape in ((4, 3, 3), (4, 3, 3), 3, 3))
     leaves = (src, dy, gamma) if operation == "double_backward" else (src, gamma, beta)
-    given = rng.standard_normal(3), rng.random(3) + 0.5
+    running = rng.standard_normal(3), rng.random(3) + 0.5
 
     def forward(src, *rest):
-        statistics = statistics_of(src) if training else given
+        statistics = statistics_of(src) if training else running
         if operation == "double_backward":
             return right("backward", (src, rest[0], *statistics, rest[1]), 1e-5)[:3]
         if operation == "backward":
             return right("training", (src, *rest), 1e-5)[:1]
-        return called(operation, kernel, (src, *(() if training else given), *rest), 1e-5)[:1]
+        return called(operation, kernel, (src, *(() if training else running), *rest), 1e-5)[:1]
 
     def back(grads, src, *rest):
-        statistics = statistics_of(src) if training else given
+        statistics = statistics_of(src) if training else running
         if operation == "double_backward":
             arrays = src, rest[0], *statistics, rest[1], *grads
             return called(operation, kernel, arrays, 1e-5)
@@ -398,13 +398,13 @@ def onnx_cases():
     from onnx import helper
     from onnx.backend.test.case.node import collect_testcases
 
-    found = []
+    cases = []
     for case in collect_testcases("BatchNormalization"):
         attributes = {
             a.name: helper.get_attribute_value(a) for a in case.model.graph.node[0].attribute
         }
-        found += [(attributes, *arrays, case.rtol, case.atol) for arrays in case.data_sets]
-    return found
+        cases += [(attributes, *arrays, case.rtol, case.atol) for arrays in case.data_sets]
+    return cases
 
 
 def onnx_backend(operation, kernel):
@@ -581,10 +581,10 @@ def report(options):
     total, styles = (sum(map(len, table.values())) for table in (MISTAKES, STYLES))
     of_each = [f"{name}, of {len(MISTAKES[op])}" for name, op in zip(NAMES, KERNELS, strict=True)]
     heading = ["practice", *of_each, f"finds, of {total}", f"calls wrong, of {styles} right"]
-    said = pages.run(["torch", "onnx", "hypothesis"])
-    pages.write_rows("practices", said, heading, lines)
+    run = pages.run(["torch", "onnx", "hypothesis"])
+    pages.write_rows("practices", run, heading, lines)
     table = pages.markdown([heading[0], *heading[-2:]], [[a[0], *a[-2:]] for a in lines])
-    text = f"{pages.short(said)}. bn_ext.testing misses {', '.join(missed) or 'none'}."
+    text = f"{pages.short(run)}. bn_ext.testing misses {', '.join(missed) or 'none'}."
     text = textwrap.fill(text, 120, break_on_hyphens=False)
     pages.put("practices", "docs/howto/reference_for_kernels.md", f"{table}\n\n{text}\n")
     draw(pages.ROOT / "docs" / "howto" / "practices.svg", lines)

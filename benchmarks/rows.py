@@ -12,9 +12,8 @@ from bn_ext._bench import WORK, burst, in_turns, rest, row_of
 from bn_ext._cli.bench import cases_of
 from bn_ext._cli.usage import UsageError
 
-from .peers import OF_VIEWS, PEERS, bn_ext_call
+from .peers import PEERS, bn_ext_call
 from .problems import SETS, Case, Problem
-from .turns import busy
 
 #: In the process of a package: the problem, the call, and what stands before it.
 HERE = []
@@ -111,21 +110,19 @@ def row(case, packages, seconds, skipped):
 
 
 def chosen_cases(options):
-    """The cases of the shapes and sets that are asked for, by kind; a view in its own layouts."""
-    named = [(name, *each) for name in options.sets or [] for each in SETS[name]]
-    named += [("", shape, options.layouts, "") for shape in options.shapes or []]
+    """The cases of the shapes and sets that are asked for, by kind."""
+    named = {name: SETS[name] for name in options.sets or []}
+    if options.shapes:
+        named[""] = options.shapes
     kinds = {}
-    for name, shape, layouts, view in named or [("resnet", *each) for each in SETS["resnet"]]:
-        for case in cases_of(options, [shape]):
-            if case.layout in layouts:
-                chosen = Case(**asdict(case), view=view, set=name)
-                kinds.setdefault(replace(case, shape=()), []).append(chosen)
+    for name, shapes in (named or {"resnet": SETS["resnet"]}).items():
+        for case in cases_of(options, shapes):
+            kinds.setdefault(replace(case, shape=()), []).append(Case(**asdict(case), set=name))
     return [case for cases in kinds.values() for case in cases]
 
 
-def chosen_peers(options, cases):
-    peers = {name: PEERS[name] for name in (PEERS if options.peers is None else options.peers)}
-    return {**OF_VIEWS, **peers} if any(case.view for case in cases) else peers
+def chosen_peers(options):
+    return {name: PEERS[name] for name in (PEERS if options.peers is None else options.peers)}
 
 
 def measured(options, cases, packages):
@@ -143,15 +140,3 @@ def measured(options, cases, packages):
     for number, case in enumerate(cases, 1):
         print(f"{number} of {len(cases)}: {case}", file=sys.stderr)
         yield row(case, packages, options.seconds, skipped)
-
-
-def noise(rows):
-    """What to say of rows whose medians tell of other programs; "" if there are none.
-
-    Behind a product, BLAS's idle threads do the same.
-    """
-    return busy([
-        max(r["medians"][name] / r["shortest"][name] for name in r["medians"])
-        for r in rows
-        if r["behind"] != "product"
-    ])  # fmt: skip

@@ -19,8 +19,6 @@ from statistics import geometric_mean, median
 
 import numpy as np
 
-from .turns import busy
-
 #: {operation: the number of operands that are read, of those that are written, of vectors}
 OPS = {
     "backward": (2, 1, 2),
@@ -34,6 +32,22 @@ LAYOUTS = "NXC", "NCX"
 SHAPES = (8, 64, 28, 28), (50, 256, 14, 14), (32, 64, 56, 56)
 #: A row above this is measured again, and counts as slow if it stays there.
 SLOW, TRIES = 1.05, 3
+#: A median of more than this many times the shortest time: other programs are running.
+BUSY = 2
+
+
+def busy(ratios):
+    """What to say of rows, each the median as a multiple of the shortest time, that tell of other
+    programs; "" if none does.
+    """
+    above = [ratio for ratio in ratios if ratio > BUSY]
+    if not above:
+        return ""
+    return (
+        f"BUSY: in {len(above)} of {len(ratios)} rows a median is over {BUSY} times the shortest "
+        f"time, {max(above):.1f} times at most. Other programs are running: measure again without "
+        "them.\n"
+    )
 
 
 def as_dtype(name):

@@ -1,9 +1,9 @@
-"""The whole operation as three nested loops: what bn_ext computes, but not how.
+"""The whole operation as three nested loops: what bn_ext computes, but not options.
 
 Two passes over a channel's elements, one that sums and one that writes, with a little
 arithmetic once per channel between them. The numbers are the widest that NumPy has.
 
-    python examples/plain_loop.py     how far bn_ext, in float32, is from these loops
+    python examples/plain_loop.py     options far bn_ext, in float32, is from these loops
 """
 
 import math
@@ -64,7 +64,7 @@ if __name__ == "__main__":
     mean, variance = src.mean(axis=(0, 1, 2)), src.var(axis=(0, 1, 2))
     gamma = rng.uniform(0.5, 2, 3).astype(np.float32)
     plain = batch_norm_backward(src, diff_dst, mean, variance, gamma, epsilon=1e-5)
-    how = {"epsilon": 1e-5, "data_format": "NXC"}
-    grads = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, gamma, **how)
-    for name, found, wanted in zip(grads._fields, grads, plain, strict=True):
-        print(f"{name}: {abs(found - wanted).max():.1e} of {abs(wanted).max():.1e} at most")
+    options = {"epsilon": 1e-5, "data_format": "NXC"}
+    grads = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, gamma, **options)
+    for name, fast, wanted in zip(grads._fields, grads, plain, strict=True):
+        print(f"{name}: {abs(fast - wanted).max():.1e} of {abs(wanted).max():.1e} at most")

@@ -18,18 +18,18 @@ import bn_ext
 
 SAMPLES, CHANNELS = 20, 64
 EXACT = {"data_format": "NXC", "exact": True}
-HOW = {"epsilon": 1e-5, "data_format": "NXC"}
+OPTIONS = {"epsilon": 1e-5, "data_format": "NXC"}
 GAMMA, BETA = np.linspace(0.5, 2, CHANNELS), np.linspace(-1, 1, CHANNELS)
 
 
 def part(number, count):
     """One of `count` parts, src and diff_dst; yours come from files."""
     mine = np.array_split(np.arange(SAMPLES), count)[number]
-    found = np.empty((2, len(mine), 14, 14, CHANNELS), np.float32)
+    tensors = np.empty((2, len(mine), 14, 14, CHANNELS), np.float32)
     for at, sample in enumerate(mine):
         rng = np.random.default_rng(sample)
-        found[:, at] = rng.integers(-999, 999, found[:, at].shape) / 256
-    return found
+        tensors[:, at] = rng.integers(-999, 999, tensors[:, at].shape) / 256
+    return tensors
 
 
 def statistics_of(number, count):
@@ -43,8 +43,9 @@ def sums_of(number, count, mean):
 def results_of(number, count, mean, variance, sums):
     """A part's dst and diff_src; diff_gamma and diff_beta of the whole batch."""
     src, diff_dst = part(number, count)
-    dst = bn_ext.batch_norm_inference(src, mean, variance, GAMMA, BETA, **HOW)
-    return dst, *bn_ext.batch_norm_backward(src, diff_dst, mean, variance, GAMMA, sums=sums, **HOW)
+    vectors = mean, variance, GAMMA
+    dst = bn_ext.batch_norm_inference(src, *vectors, BETA, **OPTIONS)
+    return dst, *bn_ext.batch_norm_backward(src, diff_dst, *vectors, sums=sums, **OPTIONS)
 
 
 def digest_of(gathered, added):
@@ -70,29 +71,29 @@ def main():
 
         comm = MPI.COMM_WORLD
 
-        def gathered(function, *given):
-            return comm.gather(function(comm.rank, comm.size, *given))
+        def gathered(function, *arguments):
+            return comm.gather(function(comm.rank, comm.size, *arguments))
 
-        def added(function, *given):
-            return comm.allreduce(function(comm.rank, comm.size, *given))
+        def added(function, *arguments):
+            return comm.allreduce(function(comm.rank, comm.size, *arguments))
 
         digest = digest_of(gathered, added)
-        said = f"{comm.size} ranks"
+        engine = f"{comm.size} ranks"
     else:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(count, context) as pool:
 
-            def gathered(function, *given):
+            def gathered(function, *arguments):
                 map_ = map if count == 1 else pool.map
-                return list(map_(function, range(count), *map(repeat, (count, *given))))
+                return list(map_(function, range(count), *map(repeat, (count, *arguments))))
 
-            def added(function, *given):
-                return sum(gathered(function, *given))
+            def added(function, *arguments):
+                return sum(gathered(function, *arguments))
 
             digest = digest_of(gathered, added)
-        said = "1 process" if count == 1 else f"{count} processes"
+        engine = "1 process" if count == 1 else f"{count} processes"
     if digest:
-        print(f"{said}: {digest}")
+        print(f"{engine}: {digest}")
 
 
 if __name__ == "__main__":
