@@ -75,6 +75,12 @@ CAUSES = [
         "[mended](https://github.com/keras-team/keras/pull/19102) its like on torch.",
     ),
     Cause(
+        r"jittor (training|backward|double)", "each term of a mean is divided, and rounded, first",
+        program="mean",
+        known="Where a result is wrong in one case, zeros for subnormal numbers and products that "
+        "leave float32's range are no excuse in another.",
+    ),
+    Cause(
         r"paddle \S+ one row", "src or diff_dst is returned as it is; other results are 0",
         program="one_row",
         known="Meant so since [#11445](https://github.com/PaddlePaddle/Paddle/issues/11445).",
