@@ -65,7 +65,6 @@ TF, TORCH = "https://github.com/tensorflow/tensorflow", "https://github.com/pyto
 CAUSES = [
     Cause(r"\S+ \S+ (sub|small ).*: -?0$", "Subnormal numbers become 0", own_rule=True),
     Cause(r"\S+ \S+ (empty|no pos).*: nan$", "Of an empty batch, diff_gamma is NaN", own_rule=True),
-    Cause(r"keras_(tensor|jax).* constant with.*: inf$", "1 / 0 times 0 is Inf", own_rule=True),
     Cause(r"opencv \S+ (empty|no pos)", "Of an empty batch, there is no result", own_rule=True),
     Cause(
         r"(tensorflow|keras_tensorflow|sonnet|tinygrad) double",
