@@ -20,8 +20,6 @@ from bn_ext import _core
 
 pytestmark = [pytest.mark.fast, pytest.mark.any_level]
 
-# ---- forms of arrays and numbers --------------------------------------------------------
-
 
 class Exported:
     """Another library's array, which says in which device's memory it lies."""
@@ -137,8 +135,6 @@ def test_forms_of_outputs(p, name, change):
     assert all_bits(map(np.asarray, results)) == all_bits(wanted)
 
 
-# ---- layouts ---------------------------------------------------------------------
-
 #: {layout: {number of axes: names}}; names for any number of axes are under 0
 LAYOUTS = {
     "NXC": {0: ["NXC", "channels_last"], 2: ["NC"], 3: ["NLC", "NWC"], 4: ["NHWC"], 5: ["NDHWC"]},
@@ -181,8 +177,6 @@ def test_arguments_that_do_not_bind(p, name):
         with pytest.raises(TypeError, match=rf"\(\) missing 1 required .* argument: '{absent}'$"):
             call(**others)
 
-
-# ---- dtypes ----------------------------------------------------------------------
 
 AFFINE_AND_MORE = ["mean", "variance", "gamma", "beta", *SECOND[1:]]
 

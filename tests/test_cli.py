@@ -163,9 +163,6 @@ def test_no_memory_and_no_disk_are_sentences(capsys, monkeypatch, error, message
     assert err == f"bn-ext bench: {message}\n"
 
 
-# ---- info -------------------------------------------------------------------
-
-
 def test_info(capsys, monkeypatch):
     monkeypatch.delitem(sys.modules, "this", raising=False)
     status, out, _ = run(capsys, "info", "--with", "json")

@@ -74,9 +74,6 @@ def running(p):
     return {**kept, "exponential_avg_factor": 0.25, "correction": 1}
 
 
-# ---- the same results ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_the_same_bits_for_any_chunks(rng, data, data_format):
@@ -183,9 +180,6 @@ def test_chunks_of_unknown_sizes(rng):
     assert computed(backward(q)) == expected
 
 
-# ---- what is computed when ------------------------------------------------------------------
-
-
 class Stored:
     """Data outside memory that records which parts are read."""
 
@@ -268,8 +262,6 @@ def test_tasks_have_one_thread_by_default(rng):
                 result.compute()
                 assert _core.last_call()["threads"] == threads
 
-
-# ---- what is refused ------------------------------------------------------------------------
 
 DATA = SHAPE["NXC"]
 

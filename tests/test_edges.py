@@ -92,9 +92,6 @@ def test_strides_of_no_elements_may_be_any(rng, name):
             assert bits == expected
 
 
-# ---- NaN and Inf in the data -------------------------------------------------------
-
-
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("x", [1, 5, 1100])
 @pytest.mark.parametrize("name", MEMBERS)
@@ -231,8 +228,6 @@ def test_a_negative_variance_is_told_as_numpy_tells_it(rng, name):
         if np.isfinite(value):
             member.run(p, epsilon=0.25)
 
-
-# ---- the operators' gradients are those of the general function --------------------------
 
 #: {sheet: its names for the layouts}
 LAYOUTS = {

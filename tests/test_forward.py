@@ -38,9 +38,6 @@ def wanted(p, *names, **options):
     )
 
 
-# ---- values ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ratio", [0, 1, 1e3])
 @pytest.mark.parametrize(("dims", "data_format"), SHAPES, ids=str)
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
@@ -266,9 +263,6 @@ def test_gates_of_what_is_no_number(rng):
     assert not np.signbit(dst).any()
 
 
-# ---- running statistics ---------------------------------------------------------
-
-
 @pytest.mark.parametrize("correction", [0, 1])
 @pytest.mark.parametrize("factor", [0, 0.3, 1, 2])
 @pytest.mark.parametrize("running", DATA_DTYPES)
@@ -294,9 +288,6 @@ def test_running_statistics(rng, data, running, factor, correction):
         )
         rounded = want.astype(dtype(running))
         np.testing.assert_array_equal(got.astype(float), rounded.astype(float))
-
-
-# ---- parts ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -346,9 +337,6 @@ def test_training_is_inference_with_its_statistics(rng, data, vector):
         whole = training(p, *AFFINE)
         p.mean, p.variance = whole.mean, whole.variance
         assert inference(p).tobytes() == whole.dst.tobytes()
-
-
-# ---- edges ---------------------------------------------------
 
 
 @pytest.mark.parametrize("data", DATA_DTYPES)

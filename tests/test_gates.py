@@ -29,9 +29,6 @@ every_gate = pytest.mark.parametrize("gate", GATES)
 every_format = pytest.mark.parametrize("data_format", cases.FORMATS)
 
 
-# ---- which elements pass ------------------------------------------------------------------
-
-
 @every_mode
 @every_gate
 @every_format
@@ -134,9 +131,6 @@ def test_what_is_nan_passes(rng, isa, gate):
         wanted = p.passes & np.isnan(p.diff_dst.astype(np.float64))
         assert wanted.any()
         assert (np.isnan(results.diff_src.astype(np.float64)) == wanted).all()
-
-
-# ---- the workspace of the forward pass --------------------------------------------------------
 
 
 @every_format

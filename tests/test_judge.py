@@ -61,8 +61,6 @@ def failing(kernel, cases, arithmetic="float32"):
             yield case.name.rpartition(",")[0]
 
 
-# ---- right kernels ----------------------------------------------------------------------------
-
 RIGHT = [
     *({"add": add} for add in SUMS.values()),
     {"add": SUMS["tree"], "fused": True},
@@ -99,9 +97,6 @@ def test_folded_kernels_are_named_by_default(name):
     assert "weaker (src * scale + shift)" in report.summary
 
 
-# ---- limits ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("data", DATA_DTYPES)
 @pytest.mark.parametrize("name", KINDS)
 def test_limits_end_where_they_say(name, data):
@@ -123,9 +118,6 @@ def test_limits_end_where_they_say(name, data):
                     wider = limits[-1].flat[-1] > limit.flat[-1] * 1.001
                     assert finding.verdict == ("weaker" if wider else "wrong")
                     assert 1 < finding.share < 1.01
-
-
-# ---- verdicts ------------------------------------------------------------------------------------
 
 
 def spoiled(change, name="backward"):
@@ -291,8 +283,6 @@ def test_a_report_without_results_has_a_worst_finding():
     assert not Report().passed
 
 
-# ---- what the cases cover ------------------------------------------------------------------------
-
 SIZES = 4, 8, 16
 
 
@@ -361,9 +351,6 @@ def test_every_property_stands_on_both_sides(name):
         if unbounded or (named and named.isdisjoint(operands)):
             continue
         assert 0 < sum(map(bool, map(has, cases))) < len(cases), title
-
-
-# ---- what each case is for ---------------------------------------------------------------------
 
 
 def zeroed(where):

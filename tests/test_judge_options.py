@@ -30,8 +30,6 @@ CHECKS = {
 TWO = [name for name in RECIPES if name not in ("two axes", "three rows")]
 BOTH = False, True
 
-# ---- mistakes: what a right function's results become ------------------------------------------
-
 
 class Call:
     """A call of the function under test: the case that it gets, its arguments, how many calls there
@@ -118,8 +116,6 @@ MISTAKES = {
         functools.partial(Call.move, kind=kind), "weaker", "have it:|has it:",
         functools.partial(is_weaker, kind)) for kind in [*ARITHMETICS][1:]},
 }  # fmt: skip
-
-# ---- the table -------------------------------------------------------------------------------
 
 OPTIONS = {
     "arithmetic": [*ARITHMETICS], "data_format": ["NXC", "NCX", "NCHW"], "repeats": [1, 2, 3],

@@ -40,11 +40,8 @@ def half_ulp(values, data):
     return np.maximum(abs(values) * power(data, 0), power(data, 1) / 2)
 
 
-# ---- "double": bn_ext's own bounds --------------------------------------------------------------
-
-
 def derived(case):
-    """{result: its bound}, each constant as a count of roundings."""
+    """{result: bn_ext's own bound, "double"}, each constant as a count of roundings."""
     kind, is_double = case.kind, case.data == "float64"
     u, s = (power(number_of(case.data), which) for which in (0, 1))
     want = case._formula(case.judged_arrays())()
@@ -111,8 +108,6 @@ def test_limits_are_as_derived(name, data):
     assert count >= 12
 
 
-# ---- weaker arithmetic ---------------------------------------------------------------------------
-
 #: At the largest right value of "three axes": the limits of float32 and of any, in units of u times
 #: that value.
 WEAKER = {
@@ -165,8 +160,6 @@ def test_limits_of_what_underflow_takes(key, data):
     shares = [float(a.flat[at] / unit) for a, unit in zip(bounds, units, strict=True)]
     assert shares == pytest.approx(LOST[key], rel=0.01)
 
-
-# ---- where they hold -----------------------------------------------------------------------------
 
 ZERO, ONE = np.zeros(1, np.longdouble), np.ones(1, np.longdouble)
 
@@ -232,8 +225,6 @@ def test_where_limits_end(end, data):
     assert is_held(expected - 1 if expected else 1000)
     assert not (expected and is_held(expected))
 
-
-# ---- the ends of each dtype ----------------------------------------------------------------------
 
 #: By dtype, of src, diff_dst and gamma: powers of two; one case has numbers beyond the first,
 #: another below the second.

@@ -162,8 +162,6 @@ def test_parts(rng, data, parts):
         print(form, *(f"{name} {100 * share.max():.0f} %" for name, share in shares.items()))
 
 
-# ---- random data ---------------------------------------------------------------------
-
 MANY = [1, 2, 3, 4, 5, 6, 8, 9, 16, 31, 64, 100, 1000, 10_000, 100_000, 1_000_000]
 
 
@@ -265,9 +263,6 @@ def test_almost_every_16_bit_result_is_correctly_rounded(rng, data, vector, m):
         wrong = np.count_nonzero(~nearest)
         print(f"{ratio} {statistics} {is_training}: not {wrong} of {nearest.size}")
         assert wrong <= 3e-4 * nearest.size
-
-
-# ---- many elements ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["xhat", *hostile_data.KINDS])

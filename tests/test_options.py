@@ -100,9 +100,6 @@ def required(function, arrays):
     return {p.name: arrays[p.name] for p in parameters if p.name in arrays and p.default is p.empty}
 
 
-# ---- what functions and layers find ---------------------------------------------------------
-
-
 def of_autograd(function, options):
     from autograd import make_vjp
 

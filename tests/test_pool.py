@@ -28,9 +28,6 @@ def teams(tmp_path_factory):
     return library
 
 
-# ---- threads that can be started ------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("limit", "used"), [(14, [8, 8, 2]), (7, [4, 4, 2]), (1, [1, 1, 1]), (0, [1, 1, 1])]
 )
@@ -113,9 +110,6 @@ def test_a_call_in_a_region_of_others_uses_one_thread():
     assert run("pool", "around_a_region") == [4, 1, 4]
 
 
-# ---- teams that do not pay ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("patience", "times", "learnt"),
     [
@@ -148,9 +142,6 @@ def test_time_does_not_go_back(teams):
     """It is not the wall clock's, which NTP or a resumed machine sets."""
     before, ours, after = run("teams", "clocks", teams)
     assert before <= ours <= after
-
-
-# ---- forks ----------------------------------------------------------------------------------
 
 
 @needs_libgomp  # children have one thread with others

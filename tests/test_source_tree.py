@@ -218,8 +218,6 @@ def test_a_mutant_is_within_its_function(file, name, broken):
     assert broken in outcome
 
 
-# ---- building -----------------------------------------------------------------
-
 #: What gcc knows of the flags that would change bits or the floating-point mode.
 CFLAGS = shlex.split("""
 -Ofast -ffast-math --fast-math -funsafe-math-optimizations -fassociative-math -freciprocal-math

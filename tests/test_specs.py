@@ -33,8 +33,6 @@ INFERENCE = {name: sheet for name, sheet in SHEETS.items() if name.endswith("_in
 SWAPPED = np.dtype(np.float32).newbyteorder()
 MASKED = WithArray(np.ma.masked_equal([1.0, 2.0], 2))
 
-# ---- type tables, for every carrier of arrays -----------------------------------------
-
 
 @by_every_carrier
 @every_sheet
@@ -69,9 +67,6 @@ def test_other_types_are_refused(rng, sheet, carry):
             TypeError, match=f"^{wrong}: expected .*float.*, got {got}; pass np.asarray"
         ):
             sheet(sheet.problem(rng, data, vector), carry)
-
-
-# ---- the table of refused calls ---------------------------------------------------------
 
 
 NUMBERS = "epsilon momentum exponential_avg_factor"
@@ -213,9 +208,6 @@ def test_ngraphs_beta_is_refused_before_anything_is_computed():
         ngraph.batch_norm_training_backprop(huge, beta, v, v, v, huge, epsilon=1)
 
 
-# ---- how operators are called ------------------------------------------------------------
-
-
 @every_sheet
 def test_epsilon_is_asked_for_its_value_once(rng, sheet):
     class Epsilon:
@@ -263,9 +255,6 @@ def test_flags_of_every_kind(rng, name, flags, kind, value):
     p = sheet.problem(rng)
     got = sheet(p, **dict.fromkeys(flags, kind(value)))
     assert all_bits(got) == all_bits(sheet(p, **dict.fromkeys(flags, value)))
-
-
-# ---- results --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sheet", INFERENCE.values(), ids=INFERENCE)
@@ -347,9 +336,6 @@ def test_ngraphs_training_is_the_general_functions(rng):
     p = Family(rng, (2, 5, 3, 4), "NCX")
     dst, _, _, *statistics = forward_of(p)
     assert all_bits(SHEETS["ngraph_training"](p)) == all_bits([dst, *statistics])
-
-
-# ---- one specification each -----------------------------------------------------------
 
 
 IGNORED = {

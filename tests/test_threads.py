@@ -22,8 +22,6 @@ from processes import run
 import bn_ext
 from bn_ext import _core, _runtime
 
-# ---- the GIL -------------------------------------------------------------------------------
-
 
 @contextlib.contextmanager
 def counting():
@@ -166,9 +164,6 @@ def test_threadpoolctl_lists_the_pool():
     known, ours = run("threads", "pools")
     assert ours
     assert known == ours
-
-
-# ---- many callers, other pools ------------------------------------------------------
 
 
 def test_64_callers_with_mixed_shapes():

@@ -63,9 +63,6 @@ def errors(grads, want, data, vector, *, is_training=True, parts=1):
     }
 
 
-# ---- forward --------------------------------------------------------------------------
-
-
 def statistics_errors(mean, variance, want, data, vector="float64", parts=1):
     """{output: Error} of a batch's mean and variance, rounded to `vector`; merged from `parts`."""
     bounds = statistics_bounds(want, data, parts)
@@ -88,9 +85,6 @@ def forward_errors(results, want, data, axis, *, added=False):
     }
 
 
-# ---- backward, once more ------------------------------------------------------------
-
-
 def second_errors(results, want, data, vector):
     """{result: Error} of a double backward."""
     bounds = second_bounds(want, data)
@@ -99,9 +93,6 @@ def second_errors(results, want, data, vector):
         name: error_of(getattr(results, name), getattr(want, name), bounds[name], kind)
         for name, kind in zip(bounds, kinds, strict=True)
     }
-
-
-# ---- backward, against the reference ------------------------------------------------
 
 
 def reference_of(problem, is_training=True):

@@ -145,9 +145,6 @@ def order_bytes(shape, order, channels):
     return np.array(axes + mark, np.uint8)
 
 
-# ---- where an array lies ------------------------------------------------------
-
-
 def placed(array, memory="contiguous", offset=0, order=None):
     """A copy of array whose axes lie in `order` (slowest first; None: 0, 1, ...), starting `offset`
     bytes past a cache line.

@@ -74,9 +74,6 @@ def by_channel(array, form):
     return reference.by_channel(array, FORMATS[FORMS[form][0]])
 
 
-# ---- one channel ------------------------------------------------------------------
-
-
 #: Kinds of a channel's elements.
 KINDS = ["normal", "magnitudes", "ordered", "one large", "alternating", "cancelling", "alike",
          "swallowed", "mask"]  # fmt: skip
@@ -178,9 +175,6 @@ def population(rng, form, data, vector):
             for name, part in zip(ARRAYS, zip(*columns, strict=True), strict=True)
         ]
     return Population(*arrays, float(rng.choice([0, 1e-5, 0.037])))
-
-
-# ---- errors and bounds --------------------------------------------------------------
 
 
 def limit(name):

@@ -76,9 +76,6 @@ class Columns:
         return np.array(sums).T
 
 
-# ---- the chunks of each form, in order: (PLANES, channels) each ---------------------------
-
-
 def channels_last(dtype, mean, *operands):
     """Operands are (positions, channels)."""
     positions, channels = operands[0].shape
