@@ -6,6 +6,7 @@ import pickle
 from importlib import import_module
 from tempfile import TemporaryFile
 
+import adapters
 import members
 import ml_dtypes
 import numpy as np
@@ -124,7 +125,6 @@ def test_forms_of_options(p, name, argument, values):
 @pytest.mark.parametrize("change", [unaligned, lambda a: a.view(type("Named", (np.ndarray,), {}))])
 @pytest.mark.parametrize("name", RESULTS)
 def test_forms_of_outputs(p, name, change):
-    """They are returned themselves."""
     into, call = [change(a) for a in outs(p, name)], function_of(name)
     wanted, results = (
         call(**arguments(p, name), out=as_out(name, out)) for out in (outs(p, name), into)
@@ -184,7 +184,6 @@ AFFINE_AND_MORE = ["mean", "variance", "gamma", "beta", *SECOND[1:]]
 @pytest.mark.parametrize("data", DATA_DTYPES)
 @pytest.mark.parametrize("name", members.MEMBERS)
 def test_bits_depend_on_the_values_of_vectors_alone(rng, name, data):
-    """Not on the dtypes that hold them."""
     member, p = members.MEMBERS[name], members.problem(rng, (6, 5, 4), "NXC", data)
     results = []
     for kind in DATA_DTYPES:
@@ -223,40 +222,6 @@ def statistics_backward(p):
     return [(diff, p.variance) for diff in results]
 
 
-def of_autograd(p):
-    autograd = pytest.importorskip("autograd")
-    functions = import_module("bn_ext.autograd")
-    pairs = []
-    for call, names in (
-        (functions.batch_norm_training, ("src", "gamma", "beta")),
-        (functions.batch_norm_inference, ("src", "mean", "variance", "gamma", "beta")),
-    ):
-        arrays = [getattr(p, name) for name in names]
-
-        def function(*values, call=call, names=names):
-            return call(**dict(zip(names, values, strict=True)), epsilon=EPSILON, data_format="NXC")
-
-        for n, like in enumerate(arrays):
-            vjp, dst = autograd.make_vjp(function, n)(*arrays)
-            pairs += [(dst, p.src), (vjp(p.diff_dst), like)]
-            if names[n] not in ("mean", "variance"):
-                pairs.append((autograd.make_vjp(vjp)(p.diff_dst)[0](like), p.src))
-    return pairs
-
-
-def of_dask(p):
-    da = pytest.importorskip("dask.array")
-    functions, options = import_module("bn_ext.dask"), {"epsilon": EPSILON, "data_format": "NXC"}
-    src, diff_dst = (da.from_array(a, chunks=3) for a in (p.src, p.diff_dst))
-    forward = functions.batch_norm_training(src, p.gamma, p.beta, **options)
-    values = src, diff_dst, p.mean, p.variance, p.gamma
-    grads = functions.batch_norm_backward(*values, **options)
-    pairs = zip(
-        (*forward, *grads), (src, np.empty(4), np.empty(4), src, p.gamma, p.gamma), strict=True
-    )
-    return [*pairs, (forward.dst.compute(), src), (grads.diff_src.compute(), src)]
-
-
 def of_torch(p):
     torch = pytest.importorskip("torch")
     functions = import_module("bn_ext.torch")
@@ -273,7 +238,9 @@ def of_torch(p):
 
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
-@pytest.mark.parametrize("call", [statistics_backward, of_autograd, of_dask, of_torch])
+@pytest.mark.parametrize(
+    "call", [statistics_backward, adapters.of_autograd, adapters.of_dask, of_torch]
+)
 def test_dtypes_of_what_adapters_find(rng, call, data):
     """Gradients of vectors have their dtypes, each another one, also if autograd asks for them."""
     p = members.problem(rng, (6, 5, 4), "NXC", data)

@@ -40,7 +40,6 @@ def test_formula_at_odd_shapes(rng, data, vector, data_format, is_training):
 
 
 def test_large_values(rng):
-    """With values around 1e20, no intermediate result overflows."""
     problem = Problem(rng, (200, 6), "NXC")
     problem.src *= np.float32(1e20)
     problem.mean *= np.float32(1e20)

@@ -40,7 +40,6 @@ def problem(rng, data="float32", data_format="NXC", shape=None):
 
 
 def in_chunks(p, chunks=UNEVEN):
-    """The same problem with its tensors as Dask arrays."""
     arguments = {k: da.from_array(a, chunks=chunks) for k, a in vars(p).items() if k in TENSORS}
     return SimpleNamespace(**{**vars(p), **arguments})
 
@@ -267,7 +266,6 @@ DATA = SHAPE["NXC"]
 
 
 def never(shape=DATA, dtype=np.float32, chunks=3):
-    """An array that raises if anything is computed from it."""
     array = da.from_array(Stored(shape, dtype), chunks=chunks)
     meta = np.empty((0,) * len(shape), dtype)
     return array.map_blocks(lambda block: 1 // 0, dtype=dtype, meta=meta)

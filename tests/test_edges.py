@@ -191,7 +191,6 @@ INSTEAD = {"gamma": 1, "beta": 0, "diff_diff_gamma": 0, "diff_diff_beta": 0}
 @pytest.mark.parametrize("data", dict(DTYPES))
 @pytest.mark.parametrize("name", MEMBERS)
 def test_absent_vectors_are_ones_and_zeros(rng, name, data, is_training):
-    """Each alone, and all; but a 0 may have another sign."""
     member, options = MEMBERS[name], {"is_training": is_training}
     operands = members.FUNCTIONS[member.function].operands
     names = [operand for operand in operands if operand in INSTEAD]

@@ -99,7 +99,6 @@ def test_statistics_of_data_times_a_power_of_two(rng, data, power, dims, data_fo
 
 
 def test_squares_that_vanish_where_none_is_sampled():
-    """The sampled elements, from which the pivot is made, are all equal."""
     src = np.full((100, 3), 3e-30, np.float32)
     src[30:40] = 5e-30
     results = bn_ext.batch_norm_training(src, epsilon=0.0)
@@ -199,7 +198,6 @@ def test_statistics_of_data_of_few_bits_are_exact(rng, data, grid):
 @pytest.mark.parametrize("form", [f for f in hostile_data.FORMS if "position" not in f])
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_so_they_are_where_the_pivot_is_far_off(rng, data, form):
-    """The new pivot has few bits as well."""
     sixteenths = rng.integers(-8, 9, hostile_data.size_of(form, data))
     sixteenths[:, hostile_data.sampled(form, data)] += 48
     src = hostile_data.laid_out((sixteenths / 16).astype(dtype(data)), form)
@@ -294,7 +292,6 @@ def test_running_statistics(rng, data, running, factor, correction):
 @pytest.mark.parametrize("ratio", [0, 1000])
 @pytest.mark.parametrize(("dims", "data_format"), SHAPES, ids=str)
 def test_a_variance_that_fits_although_squares_do_not(rng, dims, data_format, ratio, exact):
-    """In one call and in parts."""
     src = np.ldexp(rng.standard_normal(dims) + ratio, 510)
     axis = cases.FORMATS[data_format]
     channels, m = dims[axis], src.size // dims[axis]

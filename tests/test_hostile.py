@@ -40,8 +40,6 @@ def test_a_list_that_changes_while_it_is_read(p, change):
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="garbage is collected in Python code alone")
 def test_a_message_names_the_dtype_that_was_refused():
-    """Even if it has changed since."""
-
     class Garbage:
         def __init__(self, array):
             self.me, self.array = self, array
@@ -65,8 +63,6 @@ def test_a_message_names_the_dtype_that_was_refused():
 
 
 class CodedError(ValueError):
-    """An error with more than a text."""
-
     def __init__(self, text, code=7):
         super().__init__(text)
         self.code = code

@@ -54,7 +54,6 @@ class Call:
         self.results = [a.astype(kind) for a in self.results]
 
     def narrow(self):
-        """Results in another dtype of 16 bits."""
         self.cast(np.float16 if self.case.data != "float16" else ml_dtypes.bfloat16)
 
     def change_bits(self):
@@ -83,12 +82,10 @@ class Call:
 
 
 def calls_of(o):
-    """How many there are at all."""
     return o["repeats"] * (2 if o["data"] == "standard" else 1)
 
 
 def is_weaker(kind, o):
-    """Is this kind's arithmetic weaker than what is asked for?"""
     return [*ARITHMETICS].index(kind) > [*ARITHMETICS].index(o["arithmetic"])
 
 
@@ -145,7 +142,6 @@ def test_each_pair_is_in_the_table():
 
 
 def right(case, arrays, epsilon, gate):
-    """bn_ext's results."""
     kind, names = case.kind, OPERANDS[case.kind.operation]
     options = {"epsilon": epsilon, "data_format": kind.data_format}
     arguments = dict(zip(names, arrays, strict=True))
@@ -202,6 +198,7 @@ def test_options_of_the_judge_in_pairs(o):
     changed = []
     try:
         report = check(function_of(o, kind, changed), **options)
+        assert report.passed
     except AssertionError as error:
         report = error.report
     print(report)
@@ -217,3 +214,4 @@ def test_options_of_the_judge_in_pairs(o):
         assert any(word in str(report) for word in text.split("|"))
     if o["mistake"] == "other bits":
         assert bool(report.differing) == (o["repeats"] > 1)
+        assert ("\nnot the same bits in every call: " in str(report)) == (o["repeats"] > 1)

@@ -42,7 +42,6 @@ def instructions():
 
 
 def follow(operation, arguments, behind):
-    """Where control may go next; calls are not entered."""
     if operation.startswith("ret") or (operation == "call" and NO_RETURN.search(arguments)):
         return []
     if not operation.startswith("j"):

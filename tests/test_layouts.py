@@ -35,7 +35,6 @@ BOUNDS = {
 @pytest.mark.parametrize("apart", BOUNDS)
 @pytest.mark.parametrize("name", MEMBERS)
 def test_gaps_about_the_bounds_from_which_operands_may_have_them(rng, name, apart):
-    """Each operand and each result, and all of them."""
     member = MEMBERS[name]
     for data_format, dims, axis in BOUNDS[apart]:
         p = problem(rng, dims, data_format, rng.choice(DATA_DTYPES))
@@ -103,7 +102,6 @@ SLACK = 100_000
 
 
 def peak(call):
-    """A call's peak of memory that tracemalloc sees, beyond what it saw before the call."""
     call()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -134,7 +132,6 @@ UNCOPIED = {
 @pytest.mark.parametrize("data", ["float32", "bfloat16"])
 @pytest.mark.parametrize("view", UNCOPIED.values(), ids=UNCOPIED)
 def test_what_kernels_can_read_is_not_copied(rng, data, view):
-    """Operands share an order of axes."""
     data_format, room, index, order = view
     whole = [placed(np.zeros(room, dtype(data)), order=order) for _ in range(3)]
     src, diff_dst, diff_src = (array[index] for array in whole)

@@ -28,7 +28,6 @@ POWERS = {
 
 
 def number_of(data):
-    """The type of the arithmetic."""
     return "float64" if data == "float64" else "float32"
 
 
@@ -165,14 +164,12 @@ ZERO, ONE = np.zeros(1, np.longdouble), np.ones(1, np.longdouble)
 
 
 def operands(**changed):
-    """One element in a channel."""
     tensors = {n: ZERO[None] for n in ("src", "diff_dst", "diff_diff_src")}
     vectors = {"mean": ZERO, "variance": ONE, "gamma": ONE / 32, "diff_diff_gamma": ZERO}
     return SimpleNamespace(**{**tensors, **vectors, "beta": ZERO, "epsilon": 0.0, **changed})
 
 
 def holds(kind, data, p):
-    """Does anything hold in the channel?"""
     options = {"epsilon": p.epsilon, "axis": 0, "wide": np.longdouble}
     p.src = p.src.astype(np.float64) if data == "float64" else p.src
     with np.errstate(all="ignore"):

@@ -62,7 +62,6 @@ def searched(rng, form, data, vector, generations, aims):
 @pytest.mark.parametrize("form", hostile_data.FORMS)
 @pytest.mark.parametrize(("data", "vector"), [*DTYPES, *((name, "float64") for name in OTHER)])
 def test_no_search_breaks_a_bound(rng, data, vector, form):
-    """Hostile data of every kind, made worse by a search of a few generations for each aim."""
     searched(rng, form, data, vector, 4, GRADIENT_AIMS)
     searched(rng, form, data, vector, 2, FAMILY_AIMS)
 
@@ -70,7 +69,6 @@ def test_no_search_breaks_a_bound(rng, data, vector, form):
 @pytest.mark.slow
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_bounds_are_near(rng, data):
-    """For each aim, the search reaches the required share of the bound: GRADIENT_AIMS says why."""
     vector = arithmetic(data)
     for aims, generations in ((GRADIENT_AIMS, 25), (FAMILY_AIMS, 14)):
         least = {aim: shares[DATA_DTYPES.index(data)] for aim, shares in aims.items()}
@@ -152,7 +150,6 @@ def in_parts(parts):
 @pytest.mark.parametrize("parts", [2, 3, 17])
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_parts(rng, data, parts):
-    """Bounds hold for data in parts; for float64 data, each further part adds a rounding."""
     for form in ("channels last", "short runs"):
         p = hostile_data.population(rng, form, data, "float64")
         shares, broken = hostile_data.measured(
@@ -234,7 +231,6 @@ def test_random_data(rng, data):
 
 
 def neighbors(array):
-    """The numbers of the dtype next below and above each element in magnitude, as doubles."""
     patterns = array.view(np.uint16)
     below = np.where(patterns & 0x7FFF, patterns - 1, patterns).astype(np.uint16)
     above = (patterns + 1).astype(np.uint16)

@@ -59,7 +59,6 @@ def test_a_team_that_could_not_grow_tries_again_in_ten_seconds(teams):
 
 
 def test_what_a_pool_has_is_not_asked_for_again():
-    """A second call uses the first one's threads: no others could be started."""
     assert run("pool", "grown", 4, 0, 4, 6) == [4, 4]
 
 
@@ -101,7 +100,6 @@ def test_a_call_that_fails_gives_back_its_share():
 
 
 def test_a_pool_that_has_shrunk_asks_again():
-    """Libgomp has ended two threads, which cannot be started again."""
     assert run("pool", "shrunk") == [4, 2, 2]
 
 

@@ -37,7 +37,6 @@ def gradient(sums, mean=MEAN):
 
 
 def with_integer(sums, at, value):
-    """The sums, of whose integers one is another."""
     sums.array[at] = value
     return sums
 
@@ -70,6 +69,7 @@ OF_CHANNELS = {
         (-2, 0), 4)),
     "parts": ("^(array|sums): expected integers of at most .* got a sum of 1048576;", both(
         (-1, 0), 2**20)),
+    "fewer parts than none": ("^(array|sums): .* 1 parts, got a sum of -1", both((-1, 0), -1)),
     "a stamp": ("^(array: .*channel {} is not such a sum|sums: .* in channel {}, some were)", both(
         (-2, 1), 3)),
     "a limb": (IMPOSSIBLE, both((2, 0), -1)),
@@ -122,12 +122,10 @@ def with_bit(k):
 
 
 def words(k, *good):
-    """Good words with a bad one among them."""
     return [*good[:k], "bad", *good[k:]]
 
 
 def in_chunk(k):
-    """Data of which one chunk has another dtype than it says."""
     import dask.array as da
 
     def lie(block, block_info):

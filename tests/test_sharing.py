@@ -40,7 +40,6 @@ def lay(memory, start, name, layout):
 
 
 def refused(message, arrays):
-    """The call is refused, and nothing is written."""
     before = {name: a.tobytes() for name, a in arrays.items()}
     with pytest.raises(ValueError, match=message):
         run(arrays)
@@ -55,7 +54,6 @@ PAIRS = [(out, other) for i, out in enumerate(OUTPUTS) for other in [*OUTPUTS[i 
 @pytest.mark.parametrize("turned", TURNS)
 @pytest.mark.parametrize(("out", "other"), PAIRS)
 def test_one_element_in_common(rng, out, other, turned, other_turned, first):
-    """Arrays that share one element are refused; arrays side by side in memory are accepted."""
     base = inputs(rng)
     sizes = [int(np.prod(SHAPES.get(name, (CHANNELS,)))) for name in (out, other)]
     for common in (1, 0):
@@ -170,7 +168,6 @@ def test_outs_that_share_memory_when_there_are_no_elements(rng, dims):
 
 
 def test_an_axis_of_length_2_counts():
-    """As output, the transpose of src is refused, and so are two rows in one place."""
     src = np.eye(2)
     in_one = as_strided(np.zeros(2), (2, 2), (0, 8))
     for out, message in ((src.T, "shares memory with src"), (in_one, IN_ONE_PLACE)):
@@ -179,7 +176,6 @@ def test_an_axis_of_length_2_counts():
 
 
 def restrided(array, stride):
-    """A view whose axes of length 1 have this stride."""
     strides = zip(array.shape, array.strides, strict=True)
     return as_strided(array, array.shape, [stride if n == 1 else s for n, s in strides])
 

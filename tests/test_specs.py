@@ -98,7 +98,6 @@ OPTIONS_OF = {
 
 
 def rows_of(sheet):
-    """(error, message, what is changed, of which functions of a problem are called)."""
     for name in sheet.roles:
         for thing in ("abc", 1.0, object(), range(3), *[None] * (not sheet.may_be_none(name))):
             yield TypeError, f"^{name}: expected an array, got ", {name: thing}
@@ -158,7 +157,6 @@ FOREIGN = {name for each in GENERAL for name in inspect.signature(each).paramete
     ids=[f"{name}-{'-'.join(changed)}-{m[:30]}" for name, _, m, changed in REFUSED],
 )
 def test_refused(rng, name, kind, message, changed):
-    """In the operator's own words."""
     sheet = SHEETS[name]
     p = sheet.problem(rng)
     changed = {n: a(p) if type(a) is FunctionType else a for n, a in changed.items()}
@@ -259,7 +257,6 @@ def test_flags_of_every_kind(rng, name, flags, kind, value):
 
 @pytest.mark.parametrize("sheet", INFERENCE.values(), ids=INFERENCE)
 def test_inference_is_the_general_functions(rng, sheet):
-    """In every dtype of the specification."""
     for data, vectors in sheet.types.items():
         for vector in vectors:
             p = sheet.problem(rng, data, vector)

@@ -65,7 +65,6 @@ def small_net():
 
 
 def steps(net, count, x=None):
-    """Take training steps; return the losses and everything that the steps change."""
     x = torch.randn(6, 3, 8, 8) if x is None else x
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     losses = []
@@ -85,15 +84,11 @@ def assert_same(got, right):
         assert torch.equal(a, b)
 
 
-# ---- derivatives ----------------------------------------------------------------------------
-
-
 @modes
 @relus
 @pytest.mark.parametrize("dims", [(5, 3), (3, 2, 2), (2, 3, 2, 2), (2, 2, 1, 2, 2)])
 @pytest.mark.parametrize("format_", ["contiguous", "channels_last", "strided"])
 def test_derivatives(dims, format_, relu, training):
-    """First and second derivatives, with respect to whatever is given."""
     channels = dims[1]
     src, src_1 = some(2, *dims)
     if format_ == "channels_last":
@@ -200,9 +195,6 @@ def test_what_has_no_derivative():
         RuntimeError, match="^batch_norm: the gradient of the gradient is not available"
     ):
         first.sum().backward()
-
-
-# ---- layers ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
@@ -338,7 +330,6 @@ def test_sync_layers_go_back_to_layers_that_train_alone():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("options", OPTIONS)
 def test_options_are_torchs(options, dtype):
-    """Results, gradients and statistics have torch's values, dtype and memory format."""
     ours, theirs = BatchNorm2d(3, dtype=dtype, **options), nn.BatchNorm2d(3, dtype=dtype, **options)
     theirs.load_state_dict(ours.state_dict())
     bound = {"rtol": 4 * torch.finfo(dtype).eps, "atol": 16 * torch.finfo(dtype).eps}
@@ -370,7 +361,6 @@ CHANGES = {
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("make", [BatchNorm2d, SyncBatchNorm])
 def test_attributes_may_change(make, options, changed):
-    """As torch's layers, ours read them at each call."""
     layers = make(3, **options), nn.BatchNorm2d(3, **options)
     names = {"no momentum": ["momentum"], "running": ["running_mean", "running_var"]}
     for training in (True, True, False, True):
@@ -413,7 +403,6 @@ def test_empty_batches_are_taken_as_by_torch(make, shape, relu, training):
 
 
 def negated(*shape):
-    """A view of minus its memory."""
     made = torch.randn(shape, dtype=torch.complex64).conj().imag
     assert made.is_neg()
     return made
@@ -654,7 +643,6 @@ def test_transforms_are_refused_without_gradients_too():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_same_bits_in_any_floating_point_mode(mode):
-    """Results, first and second derivatives, running statistics."""
     scales = torch.tensor([1, 0.3, 1e-45, 1e-40, 1e-22, 1e22, 3e38])
     x, src_1, dy, *directions = (a.requires_grad_() for a in torch.rand(5, 6, 7) * scales)
     weight = (torch.rand(7) * scales.flip(0)).requires_grad_()
@@ -718,7 +706,6 @@ def test_saving_and_copying():
 
 
 def test_threads():
-    """Threads that train copies at the same time compute what one computes alone."""
     net = convert(small_net())
     x = torch.randn(6, 3, 8, 8)
     right, copies = steps(copy.deepcopy(net), 3, x), [copy.deepcopy(net) for _ in range(4)]
@@ -782,9 +769,6 @@ def test_an_interrupted_pass_is_counted_if_it_updates(monkeypatch, grad):
         torch.testing.assert_close(made.running_mean, x.detach().mean(0))
 
 
-# ---- several processes ----------------------------------------------------------------------
-
-
 def on_gloo(tmp_path, size, case):
     done = python(PROGRAMS / "on_gloo.py", size, tmp_path, case)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
@@ -816,7 +800,6 @@ def test_sync_without_processes():
 
 @pytest.mark.slow
 def test_sync_has_the_same_bits_for_any_number_of_processes(tmp_path):
-    """However samples are dealt, even if some processes have none, bits are the same."""
     results = [on_gloo(tmp_path, size, "digests") for size in (1, 2, 3, 5)]
     assert len(results[0]) == 6
     assert all(len(line.split()) == 3 for line in results[0])  # one digest for all deals

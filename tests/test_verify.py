@@ -71,7 +71,6 @@ def test_results_in_place_are_those_elsewhere(monkeypatch):
 
 
 def test_the_command_passes(capsys, monkeypatch):
-    """If the digests are the known ones, as above."""
     monkeypatch.setattr(verify, "digests", lambda isa: verify.known())
     status, out, _ = run(capsys, "verify")
     assert status == 0

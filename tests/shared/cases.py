@@ -43,7 +43,6 @@ for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
 
 
 def bits(array):
-    """An array's bits, in logical order."""
     return np.ascontiguousarray(array).tobytes()
 
 
@@ -114,7 +113,6 @@ class Family(Problem):
         return self.src.size // max(1, len(self.mean))
 
     def take(self, function, *names, **options):
-        """Call a member of the family, or its reference, with arguments of these names."""
         arguments = (getattr(self, name) for name in names)
         return function(*arguments, **self.options(options))
 
@@ -187,14 +185,11 @@ LARGE = (5000, 4, 64)  # 1.3 M elements: worth 26 threads
 
 
 def in_thread(function):
-    """What a function returns in a new thread, which has met no team that did not pay."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(function).result()
 
 
 def threads_used(p, **options):
-    """The number of threads that a call of the general function used."""
-
     def used():
         p.run(bn_ext.batch_norm_backward, **options)
         return _core.last_call()["threads"]

@@ -45,7 +45,6 @@ class Population(namedtuple("Population", [*ARRAYS, "epsilon"])):
         return tuple(getattr(self, name) for name in names)
 
     def take(self, channels):
-        """These channels, in this order."""
         return self._replace(**{name: getattr(self, name)[channels] for name in ARRAYS})
 
     def laid_out(self, form, names):
@@ -55,7 +54,6 @@ class Population(namedtuple("Population", [*ARRAYS, "epsilon"])):
 
 
 def size_of(form, data):
-    """(C, M) of a population."""
     _, before, behind, channels = FORMS[form]
     size = dtype(data).itemsize
     return channels, int(np.prod(before(size) + behind(size)))
@@ -70,7 +68,6 @@ def laid_out(array, form):
 
 
 def by_channel(array, form):
-    """The inverse of laid_out."""
     return reference.by_channel(array, FORMATS[FORMS[form][0]])
 
 
@@ -346,9 +343,6 @@ def mutated(rng, p):
 
 
 def search(rng, form, data, vector, member, output, generations):
-    """Change a random population's worst channels repeatedly, to increase the errors of `output`.
-    Yield what `measured` returns for each generation.
-    """
     best = population(rng, form, data, vector)
     shares, broken = measured(best, form, data, vector, member)
     yield shares, broken

@@ -62,7 +62,6 @@ class Columns:
             self.planes = folded("gradients", case, rows)["sums"]
 
     def add(self, columns, other):
-        """Add other sums to those of the first columns."""
         with np.errstate(all="ignore"):
             add_sums(self.case(columns, {}), self.planes[:, :columns], other)
 
