@@ -176,12 +176,6 @@ def function_of(o, kind, changed):
     return function
 
 
-def own_data(o, kind):
-    """A src alone: what else there is, the check draws."""
-    src = np.random.default_rng(0).standard_normal((7, 3, 2, 5)) + 1
-    return np.moveaxis(src, -1, kind.axis).astype(dtype_of(o["dtypes"]))
-
-
 @pytest.mark.parametrize("o", ROWS, ids=lambda o: ",".join(map(str, o.values())))
 def test_options_of_the_judge_in_pairs(o):
     check, mode = CHECKS[o["check"]]
@@ -192,7 +186,8 @@ def test_options_of_the_judge_in_pairs(o):
         "training" if mode.get("is_training", True) else "inference")  # fmt: skip
     kind = Kind(operation, o["data_format"], **mode, **flags)
     if o["data"] == "own":
-        options["src"] = own_data(o, kind)
+        src = np.random.default_rng(0).standard_normal((7, 3, 2, 5)) + 1
+        options["src"] = np.moveaxis(src, -1, kind.axis).astype(dtype_of(o["dtypes"]))
     else:
         options |= {"dtypes": o["dtypes"], "skip": TWO}
     changed = []

@@ -128,17 +128,13 @@ def words(k, *good):
 def in_chunk(k):
     import dask.array as da
 
+    from bn_ext.dask import batch_norm_training
+
     def lie(block, block_info):
         return block.astype("f4") if block_info[0]["chunk-location"][0] == k else block
 
     src = da.from_array(SRC[..., 0, :], chunks=(1, 3, 5)).map_blocks(lie, dtype=float)
-    return import_dask().batch_norm_training(src, epsilon=1, data_format="NXC").dst.compute()
-
-
-def import_dask():
-    import bn_ext.dask
-
-    return bn_ext.dask
+    return batch_norm_training(src, epsilon=1, data_format="NXC").dst.compute()
 
 
 STATE = ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]

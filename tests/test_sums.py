@@ -549,7 +549,7 @@ def test_integers_are_added_in_place_by_name():
 
 
 def test_parts_are_counted():
-    """An engine may add 2**20 - 1 parts; `+` takes any number, of fewer than 2**43 elements."""
+    """An engine may add 2**20 - 1 parts; `+` takes any number."""
     part = Statistics(np.ones((3, 2)), exact=True)
     most = copy.deepcopy(part)
     most.array[...] *= MOST_PARTS
@@ -562,15 +562,8 @@ def test_parts_are_counted():
     expected = r"^array: expected integers of at most 2\*\*20 - 1 parts, got a sum of 1048576"
     with pytest.raises(ValueError, match=expected):
         beyond.mean  # noqa: B018
-    total = part
-    for doubled in range(1, 42):
-        total = total + total
-        assert total.count == 3 * 2**doubled
     for k in (0, 19, 20, 30):
         assert (sum([part] * k) + part).count == 3 * (k + 1)
-    total = total + total
-    with pytest.raises(ValueError, match=r"^array: expected fewer than 2\*\*43 elements"):
-        total.count  # noqa: B018
 
 
 @pytest.mark.parametrize("data", ["float32", "float64"])
@@ -579,6 +572,8 @@ def test_statistics_of_trillions(data):
     for k in range(3, 43):
         assert (total.count, total.mean, total.variance) == (2**k, 3.5, 5.25)
         total = total + total
+    with pytest.raises(ValueError, match=r"^array: expected fewer than 2\*\*43 elements"):
+        total.count  # noqa: B018
 
 
 @pytest.mark.parametrize("rows", STATES)

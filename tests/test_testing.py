@@ -939,7 +939,6 @@ def test_what_cannot_be_imported_is_named(place, text):
     ("place", "arguments", "text"),
     [
         ("math:sqrt", ["--skip", "nan"], "skip: expected a part of a standard case's name"),
-        ("math:sqrt", ["--skip", ""], "skip: expected a part of a standard case's name"),
         ("math:sqrt", ["--relu", "--op=double-backward"], "--relu: expected only of a forward pa"),
         ("math:sqrt", ["--own-statistics", "--op=training"],
          "--own-statistics: expected only of a gradient with is_training=True"),

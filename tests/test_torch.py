@@ -5,7 +5,6 @@ import functools
 import io
 import re
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
@@ -21,14 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils import checkpoint as checkpoints  # noqa: E402
 
 from bn_ext import _core  # noqa: E402
-from bn_ext.torch import (  # noqa: E402
-    BatchNorm1d,
-    BatchNorm2d,
-    BatchNorm3d,
-    SyncBatchNorm,
-    batch_norm,
-    convert,
-)
+from bn_ext.torch import BatchNorm1d, BatchNorm2d, BatchNorm3d, SyncBatchNorm, batch_norm, convert  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 OP = torch.ops.bn_ext
@@ -703,15 +695,6 @@ def test_saving_and_copying():
     plain = small_net()
     plain.load_state_dict(net.state_dict())
     assert_same(plain.state_dict().values(), net.state_dict().values())
-
-
-def test_threads():
-    net = convert(small_net())
-    x = torch.randn(6, 3, 8, 8)
-    right, copies = steps(copy.deepcopy(net), 3, x), [copy.deepcopy(net) for _ in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        for results in pool.map(lambda net: steps(net, 3, x), copies):
-            assert_same(results, right)
 
 
 @pytest.mark.parametrize("sync", [False, True])
