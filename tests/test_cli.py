@@ -110,7 +110,6 @@ COMMANDS = {
 
 
 def ended(folder, line, command, **environment):
-    """A command, run by a line for the shell: (status, output, errors)."""
     text = "def wrong(*_, **__):\n    raise RuntimeError('gr\xf6\xdfer als 0 \u2260 1')\n"
     (folder / "mine.py").write_text(text, encoding="utf-8")
     done = subprocess.run(

@@ -122,13 +122,11 @@ VECTORS = {
 
 
 def rows(array, axis):
-    """A tensor as (C, M), a vector as (C, 1)."""
     array = array.astype(np.float64)
     return reference.by_channel(array, axis) if array.ndim > 1 else array[:, None]
 
 
 def formula(p, name, is_training, epsilon):
-    """A member's results by the formula in NumPy, with one row per channel."""
     if name in ("inference", "double backward"):
         arguments = MEMBERS[name].arguments(p, epsilon=epsilon, is_training=is_training)
         del arguments["data_format"]

@@ -70,7 +70,6 @@ def values(rng, kind, shape, name):
 
 
 def by_columns(a, data_format, name):
-    """The array as (elements, channels), in the arithmetic type."""
     axis = FORMATS[data_format]
     return np.moveaxis(a, axis, -1).reshape(-1, a.shape[axis]).astype(arithmetic(name))
 
@@ -99,7 +98,6 @@ def test_sums_are_those_of_fractions(rng, kind, name):
 
 
 def ulps_between(got, true):
-    """The distance of a double from a fraction, in ulps of the fraction."""
     try:
         unit_of_last = Fraction(math.ulp(float(true)))
     except OverflowError:
@@ -125,7 +123,6 @@ def check_statistics(batch, x):
 
 
 def check_terms(terms, channels=(0,)):
-    """Sums and squares of these terms are those of integers."""
     gradients = gradients_of(np.ones_like(terms), terms, np.zeros_like(terms[0]))
     for part, squared in ((gradients, False), (moments_of(terms), True)):
         for c in channels:
@@ -322,7 +319,6 @@ def test_ties(rng, name):
 
 
 def merged(rng, parts):
-    """Add parts in random order; send some sums to another process in between."""
     parts = list(parts)
     while len(parts) > 1:
         a, b = (parts.pop(int(rng.integers(len(parts)))) for _ in "ab")
@@ -365,7 +361,6 @@ def test_any_parts_give_the_same_bits(rng, kind, name):
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("member", [member for member in MEMBERS if member.endswith(", exact")])
 def test_one_call_has_the_options_of_the_other(rng, member, data_format, name):
-    """Gates, frozen statistics and fused operations work as with plain sums, but for rounding."""
     p = problem(rng, (8, 3, 5), data_format, name)
     for is_training in (True, False):
         exact, plain = (
@@ -421,7 +416,6 @@ def test_a_constant_channel_of_any_length(name):
 
 
 def test_integers_that_do_not_go_together(rng):
-    """What an engine added is checked where it is used."""
     p = Problem(rng, (40, 3), "NXC")
     other = p.mean.copy()
     other[1] = np.nextafter(other[1], np.float32(9))

@@ -153,7 +153,6 @@ GRIDS = {
 
 
 def exact_statistics(sixteenths):
-    """The mean and the variance of (C, M) sixteenths as float64, rounded once."""
     sums = [(int(row.sum()), int((row * row).sum()), len(row)) for row in sixteenths]
     mean = [float(Fraction(s, 16 * m)) for s, _, m in sums]
     return np.array(mean), np.array(

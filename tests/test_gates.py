@@ -264,7 +264,6 @@ def test_an_empty_one_has_an_order_too(dims):
 
 @pytest.mark.parametrize("name", STORED)
 def test_every_short_value_by_itself(isa, name):
-    """All bit patterns of 16-bit types; for the other types, every kind of number."""
     stored = STORED[name]
     every = np.arange(1 << 16, dtype=np.uint16)
     elements = every if stored.bits.itemsize == 2 else boundary(stored)

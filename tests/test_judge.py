@@ -337,7 +337,6 @@ def rows(which):
 
 
 def replaced(change):
-    """A gradient of other arguments: change(src, diff_dst, mean, variance, gamma, epsilon)."""
     return lambda *arguments, epsilon: functions(Kernels(SUMS["wide"]))["backward"](
         *change(*arguments, epsilon)
     )

@@ -41,7 +41,6 @@ class Call:
         self.count, self.earlier = count, earlier
 
     def add_one(self, place=None):
-        """In each call, or in one."""
         if place in (None, self.count):
             self.results[0].flat[-1] += 2 * abs(self.results[0]).max() + 1
 

@@ -1,6 +1,7 @@
 """The layer does what the general functions do, and keeps what they need between calls."""
 
 import copy
+import functools
 import inspect
 import io
 import pickle
@@ -255,7 +256,6 @@ def test_state_of_another_dtype_is_converted(rng, data):
 
 
 def test_a_state_of_the_layers_own_arrays(rng):
-    """Each is read before any is written."""
     layer = layer_of(problem(rng))
     gamma, beta = bits(layer.gamma), bits(layer.beta)
     layer.load_state_dict({**layer.state_dict(), "weight": layer.beta, "bias": layer.gamma})
@@ -338,7 +338,6 @@ def test_arrays_that_are_set_may_have_other_dtypes(rng, kind):
 
 @pytest.mark.parametrize("count", [2**63, 2**64, 10**400, -1, 1.5])
 def test_a_count_that_no_state_has(count):
-    """It is refused by name; a state that can be loaded is loaded nevertheless."""
     layer = bn_ext.BatchNorm(2)
     good = layer.state_dict() | {"num_batches_tracked": np.array(2**63 - 1)}
     layer.num_batches_tracked = count
@@ -456,18 +455,11 @@ def test_copies(rng, make, relu, added):
         other.name  # noqa: B018
 
 
-class Group:
-    def __init__(self):
-        self.lock = threading.Lock()
-
-    def allreduce(self, sums):
-        return sums
-
-
 @pytest.mark.parametrize("kind", [bn_ext.BatchNorm, type("Mine", (bn_ext.BatchNorm,), {})])
 def test_copies_talk_to_the_same_processes(rng, kind):
     """Attributes of a subclass are copied in depth, and a layer is copied once."""
-    layer = kind(3, allreduce=Group().allreduce)
+    cannot_be_copied = threading.Lock()
+    layer = kind(3, allreduce=functools.partial(lambda lock, sums: sums, cannot_be_copied))
     layer.notes = [layer, []]
     one, another = copy.deepcopy([layer, layer])
     assert one is another
@@ -518,11 +510,8 @@ REFUSED = [
     (lambda a: a.load_state_dict(None), TypeError, "state: expected a mapping, got NoneType"),
     (lambda a: a.load_state_dict({}), ValueError, "state: expected .*; missing: bias, running_m"),
     (lambda a: UNSCALED.load_state_dict(a.state_dict()), ValueError, "state: .*: bias, weight$"),
-    (
-        lambda a: UNTRACKED.load_state_dict(a.state_dict()),
-        ValueError,
-        "state: .*; unexpected: num_batches_tracked, running_mean, running_var$",
-    ),
+    (lambda a: UNTRACKED.load_state_dict(a.state_dict()), ValueError,
+     "state: .*; unexpected: num_batches_tracked, running_mean, running_var$"),
 ]  # fmt: skip
 
 
@@ -886,7 +875,6 @@ def test_a_batch_over_several_processes(rng, data, data_format, mode, affine, re
 
 
 def test_a_plain_batch_over_several_processes(rng):
-    """It has the results of one process up to rounding, and all processes have the same."""
     p = problem(rng, "float64")
     results, left = in_parts(p, True, relu=True)
     assert left == [left[0]] * len(PARTS)

@@ -159,7 +159,6 @@ def test_parts(rng, data, parts):
 
 
 def dims_of(m, data_format, channels=64):
-    """A shape with m elements per channel; fewer channels if m is large."""
     channels = max(1, min(channels, 200_000 // m))
     n = next(n for n in (32, 10, 7, 3, 2, 1) if m % n == 0)
     return shape(n, channels, m // n, data_format)
@@ -200,7 +199,6 @@ def test_almost_every_16_bit_result_is_correctly_rounded(rng, data, vector, m):
 @pytest.mark.parametrize("kind", ["xhat", *hostile_data.KINDS])
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_many_elements(rng, data, kind):
-    """Bounds hold for channels of many chunks, which are too long for the search."""
     for m, data_format, is_training, ratio in (
         (10_000, "NCX", True, 0),
         (10_000, "NXC", True, 1000),

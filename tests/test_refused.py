@@ -389,7 +389,6 @@ def kept(q, exact):
 
 
 def first_bits(q):
-    """A workspace in the memory of the first result."""
     q.memory = np.zeros(q.src.nbytes, np.uint8)
     q.memory[:21] = q.workspace
     return q.memory[:21]

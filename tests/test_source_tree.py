@@ -112,7 +112,6 @@ def test_a_built_clone_imports_silently(clone):
 
 
 def imported(folder, *options, path=None):
-    """Import bn_ext in a folder and print where it is: (status, output, errors)."""
     code = "import bn_ext; print(bn_ext.__path__[0])"
     done = python(*options, "-c", code, cwd=folder, PYTHONPATH=path, PYTHONSAFEPATH=None)
     return done.returncode, done.stdout, done.stderr

@@ -74,7 +74,6 @@ def test_parts_are_the_whole(rng, mean, data, exact):
 
 
 def test_one_part_is_itself_bit_for_bit(rng):
-    """For any values, and beside empty parts."""
     none = Statistics(np.empty((0, 4)))
     special = np.array([[-0.0, np.inf, np.nan, 1.0], [-0.0, 1.0, 0.0, np.inf]])
     for src in (rng.uniform(1, 2, (5, 4)), special):
@@ -505,7 +504,6 @@ def data_of(rows):
 
 
 def exact_part(rows, channels, samples=2):
-    """The sum of this many zeros, whose array has this many rows."""
     zeros = np.zeros((samples, channels), data_of(rows))
     return (
         Statistics(zeros, exact=True)
@@ -598,7 +596,6 @@ def sums_of(integers, rows, rng=None):
 
 @pytest.mark.parametrize("rows", STATES)
 def test_integers_of_every_size(rng, rows):
-    """Integers are rounded as fractions are, whatever limbs hold them."""
     for _ in range(600):
         size = int(rng.integers(1, BITS[rows] - 8))
         integers = [int.from_bytes(rng.bytes(size // 8 + 1)) >> int(rng.integers(8)) for _ in "ab"]
@@ -654,7 +651,6 @@ def test_flags(rows, flags):
 
 @pytest.mark.parametrize("rows", STATES)
 def test_canonical_limbs(rng, rows):
-    """The same integer has the same limbs; the caller's array is left alone."""
     for integer in (-1, 5, -(2**200) + 3, 2**300 - 1):
         loose, own = state_of([integer, -integer], rows, rng), state_of([integer, -integer], rows)
         before = loose.copy()
@@ -774,7 +770,6 @@ def test_the_largest_limbs(rows):
 
 @pytest.mark.parametrize("rows", STATES)
 def test_an_array_that_was_reshaped(rows):
-    """Integers are read only if they have the shape of the sum's dtype and kind."""
     for channels, other in itertools.product((1, 10), STATES):
         sums, part = (exact_part(rows, channels * each) for each in (rows, other))
         part.array.shape = other, 2, channels * rows
@@ -804,7 +799,6 @@ def test_what_is_no_state(call, state):
 
 
 def test_any_strides_and_alignment(rng):
-    """An array received over a network may have any."""
     p = Problem(rng, (40, 3), "NXC")
     for sums in (Statistics(p.src, exact=True), *gradient_sums_of(p, exact=True)):
         state = sums.array
@@ -823,7 +817,6 @@ def test_any_strides_and_alignment(rng):
 
 @of_both_kinds
 def test_a_mean_that_is_nan_on_one_side(rng, exact):
-    """It is another mean, in a sum and in a call."""
     p = Problem(rng, (6, 2), "NXC", "float64")
     nan = np.where([True, False], np.nan, p.mean)
     one, two = (GradientSums(p.src, p.diff_dst, mean, exact=exact) for mean in (p.mean, nan))

@@ -13,7 +13,7 @@ import pytest
 from cases import DATA_DTYPES, FORMATS, SHORT
 from command_line import run as command
 from needs import needs_linux, needs_long_double
-from processes import printed_by, python
+from processes import python
 from remembered import CASES, _remembered, case_of, is_wrong  # noqa: F401
 from sheets import WithDLPack
 from tree import ROOT
@@ -958,11 +958,6 @@ def test_what_this_machine_cannot_judge(monkeypatch):
     monkeypatch.setattr(np, "longdouble", np.float64)
     with pytest.raises(NotImplementedError, match="^float64 needs long doubles wider than doubles"):
         check_backward(MINE, dtypes="float64")
-
-
-def test_nothing_of_it_is_imported_by_bn_ext():
-    code = "import sys, bn_ext; print([m for m in sys.modules if m.startswith('bn_ext.testing')])"
-    assert printed_by(code).split() == ["[]"]
 
 
 def test_the_number_of_cases_that_the_readme_names():

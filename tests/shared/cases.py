@@ -109,7 +109,6 @@ class Family(Problem):
 
     @property
     def count(self):
-        """Elements per channel."""
         return self.src.size // max(1, len(self.mean))
 
     def take(self, function, *names, **options):

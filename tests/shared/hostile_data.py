@@ -311,7 +311,6 @@ def nudged(rng, values):
 
 
 def mutated(rng, p):
-    """Random changes to channels: to elements, vectors' values, or whole channels."""
     arrays = {name: getattr(p, name).copy() for name in ARRAYS}
     c, m = p.src.shape
     rows = np.arange(c)
