@@ -11,7 +11,6 @@ import cases
 import fuzz
 import numpy as np
 import pytest
-from bn_ext._gated import gated_double_backward, workspace_size
 from cases import DATA_DTYPES, DTYPES, EPSILON, Family, all_bits, bits, dtype, packed, shape
 from oracle import running
 from oracle.dtypes import DTYPES as STORED
@@ -20,6 +19,7 @@ from relu_gates import GATES, SIZES, forward, gated, lets_pass, passed, plain, p
 
 import bn_ext
 from bn_ext import _core
+from bn_ext._derivatives import gated_double_backward, workspace_size
 
 pytestmark = [pytest.mark.fast, pytest.mark.results]
 
