@@ -6,6 +6,7 @@ import pickle
 from importlib import import_module
 from tempfile import TemporaryFile
 
+import adapters
 import members
 import ml_dtypes
 import numpy as np
@@ -19,8 +20,6 @@ import bn_ext
 from bn_ext import _core
 
 pytestmark = [pytest.mark.fast, pytest.mark.any_level]
-
-# ---- forms of arrays and numbers --------------------------------------------------------
 
 
 class Exported:
@@ -55,16 +54,12 @@ def unaligned(a):
     return results
 
 
-def every_other(a):
-    return np.repeat(a, 2, axis=-1)[..., ::2]
-
-
 #: Forms of any array; of these DLPack devices, the CPU can read the memory.
 FORMS = CARRIERS | {
     "read-only": read_only,
     "mapped": mapped,
     "unaligned": unaligned,
-    "every other": every_other,
+    "every other": lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
     "backwards": lambda a: a[::-1].copy()[::-1],
     "metadata": lambda a: a.astype(np.dtype(a.dtype, metadata={"unit": "m"})),
     **{f"DLPack device {n}": lambda a, n=n: Exported(a, n) for n in (1, 3, 11, 13)},
@@ -126,7 +121,6 @@ def test_forms_of_options(p, name, argument, values):
 @pytest.mark.parametrize("change", [unaligned, lambda a: a.view(type("Named", (np.ndarray,), {}))])
 @pytest.mark.parametrize("name", RESULTS)
 def test_forms_of_outputs(p, name, change):
-    """They are returned themselves."""
     into, call = [change(a) for a in outs(p, name)], function_of(name)
     wanted, results = (
         call(**arguments(p, name), out=as_out(name, out)) for out in (outs(p, name), into)
@@ -136,8 +130,6 @@ def test_forms_of_outputs(p, name, change):
     assert all(a is b for a, b in zip(results, into, strict=True))
     assert all_bits(map(np.asarray, results)) == all_bits(wanted)
 
-
-# ---- layouts ---------------------------------------------------------------------
 
 #: {layout: {number of axes: names}}; names for any number of axes are under 0
 LAYOUTS = {
@@ -182,20 +174,15 @@ def test_arguments_that_do_not_bind(p, name):
             call(**others)
 
 
-# ---- dtypes ----------------------------------------------------------------------
-
-AFFINE_AND_MORE = ["mean", "variance", "gamma", "beta", *SECOND[1:]]
-
-
 @pytest.mark.parametrize("data", DATA_DTYPES)
 @pytest.mark.parametrize("name", members.MEMBERS)
 def test_bits_depend_on_the_values_of_vectors_alone(rng, name, data):
-    """Not on the dtypes that hold them."""
     member, p = members.MEMBERS[name], members.problem(rng, (6, 5, 4), "NXC", data)
     results = []
     for kind in DATA_DTYPES:
         q = copy.copy(p)
-        for vector in AFFINE_AND_MORE:  # rounded to what all dtypes hold
+        # Rounded to what all dtypes hold.
+        for vector in ("mean", "variance", "gamma", "beta", *SECOND[1:]):
             setattr(q, vector, (np.round(8 * getattr(p, vector)) / 8).astype(dtype(kind)))
         out = [None if like.ndim > 1 else np.empty(4) for like in member.like(q)]
         results.append(member.run(q, out=out)[1])
@@ -229,40 +216,6 @@ def statistics_backward(p):
     return [(diff, p.variance) for diff in results]
 
 
-def of_autograd(p):
-    autograd = pytest.importorskip("autograd")
-    functions = import_module("bn_ext.autograd")
-    pairs = []
-    for call, names in (
-        (functions.batch_norm_training, ("src", "gamma", "beta")),
-        (functions.batch_norm_inference, ("src", "mean", "variance", "gamma", "beta")),
-    ):
-        arrays = [getattr(p, name) for name in names]
-
-        def function(*values, call=call, names=names):
-            return call(**dict(zip(names, values, strict=True)), epsilon=EPSILON, data_format="NXC")
-
-        for n, like in enumerate(arrays):
-            vjp, dst = autograd.make_vjp(function, n)(*arrays)
-            pairs += [(dst, p.src), (vjp(p.diff_dst), like)]
-            if names[n] not in ("mean", "variance"):
-                pairs.append((autograd.make_vjp(vjp)(p.diff_dst)[0](like), p.src))
-    return pairs
-
-
-def of_dask(p):
-    da = pytest.importorskip("dask.array")
-    functions, options = import_module("bn_ext.dask"), {"epsilon": EPSILON, "data_format": "NXC"}
-    src, diff_dst = (da.from_array(a, chunks=3) for a in (p.src, p.diff_dst))
-    forward = functions.batch_norm_training(src, p.gamma, p.beta, **options)
-    values = src, diff_dst, p.mean, p.variance, p.gamma
-    grads = functions.batch_norm_backward(*values, **options)
-    pairs = zip(
-        (*forward, *grads), (src, np.empty(4), np.empty(4), src, p.gamma, p.gamma), strict=True
-    )
-    return [*pairs, (forward.dst.compute(), src), (grads.diff_src.compute(), src)]
-
-
 def of_torch(p):
     torch = pytest.importorskip("torch")
     functions = import_module("bn_ext.torch")
@@ -279,7 +232,9 @@ def of_torch(p):
 
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
-@pytest.mark.parametrize("call", [statistics_backward, of_autograd, of_dask, of_torch])
+@pytest.mark.parametrize(
+    "call", [statistics_backward, adapters.of_autograd, adapters.of_dask, of_torch]
+)
 def test_dtypes_of_what_adapters_find(rng, call, data):
     """Gradients of vectors have their dtypes, each another one, also if autograd asks for them."""
     p = members.problem(rng, (6, 5, 4), "NXC", data)

@@ -29,7 +29,6 @@ def arrays(rng, dims, data_format, name="float64", vectors="float64"):
 
 
 def of(stats, **options):
-    """The forward pass as a function of src, gamma, beta and src_1."""
     options = {"epsilon": EPSILON, **options}
 
     def function(src, gamma=None, beta=None, src_1=None):
@@ -45,7 +44,6 @@ def of(stats, **options):
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("training", [True, False])
 def test_derivatives(rng, training, relu, dims, data_format):
-    """First and second derivatives."""
     arguments, stats = arrays(rng, dims, data_format)
     function = of(() if training else stats, relu=relu, data_format=data_format)
     for wanted in ((0,), (1,), (2,), (3,), (0, 1, 2, 3)):
@@ -198,7 +196,6 @@ def test_second_derivatives_of_other_dtypes(rng, name):
 
 
 def test_running_statistics_take_one_step_for_an_evaluation(rng):
-    """Differentiating twice adds no step."""
     (src, *_), _ = arrays(rng, (6, 2), "NXC")
     kept = [np.zeros(2), np.ones(2)]
     options = {"exponential_avg_factor": 0.5, "correction": 1}

@@ -39,15 +39,6 @@ def test_formula_at_odd_shapes(rng, data, vector, data_format, is_training):
         assert_near(problem, grads, is_training)
 
 
-def test_large_values(rng):
-    """With values around 1e20, no intermediate result overflows."""
-    problem = Problem(rng, (200, 6), "NXC")
-    problem.src *= np.float32(1e20)
-    problem.mean *= np.float32(1e20)
-    problem.variance = np.full(6, 1e38, np.float32)
-    assert_near(problem, problem.run(bn_ext.batch_norm_backward))
-
-
 def test_vector_published_by_onednn():
     src = np.array([1, 2, 3, 4], np.float32).reshape(1, 2, 2, 1)
     diff_dst = np.array([0.1, 0.1, 0.2, 0.2], np.float32).reshape(1, 2, 2, 1)

@@ -13,7 +13,6 @@ pytestmark = pytest.mark.fast
 
 
 def test_every_function_is_called(p):
-    """By all tests that make members.calls."""
     called = {call.func.__name__ for call in members.calls(p)}
     functions = {name for name in bn_ext.__all__ if name.startswith("batch_norm_")}
     assert called == functions | {"Statistics", "GradientSums"}
@@ -31,7 +30,6 @@ def operands(rng, shape, data_format, layout):
 
 
 def refusals(p):
-    """Make all calls; return how many of them are refused."""
     count = 0
     for call in members.calls(p):
         try:

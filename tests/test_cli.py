@@ -110,7 +110,6 @@ COMMANDS = {
 
 
 def ended(folder, line, command, **environment):
-    """A command, run by a line for the shell: (status, output, errors)."""
     text = "def wrong(*_, **__):\n    raise RuntimeError('gr\xf6\xdfer als 0 \u2260 1')\n"
     (folder / "mine.py").write_text(text, encoding="utf-8")
     done = subprocess.run(
@@ -161,9 +160,6 @@ def test_no_memory_and_no_disk_are_sentences(capsys, monkeypatch, error, message
     status, _, err = run(capsys, "bench", "--shapes", "4x4")
     assert status == 2
     assert err == f"bn-ext bench: {message}\n"
-
-
-# ---- info -------------------------------------------------------------------
 
 
 def test_info(capsys, monkeypatch):

@@ -71,7 +71,6 @@ def assert_bits(outputs, *results):
 
 @pytest.mark.parametrize("added", [False, True])
 def test_forward(p, added):
-    """With given statistics, and with the batch's."""
     arguments = {"src": p.src, "gamma": p.gamma, "beta": p.beta, "epsilon": EPSILON}
     arguments |= {"src_1": p.src_1} if added else {}
     formula = "normalize, add" if added else "normalize"

@@ -40,7 +40,6 @@ def problem(rng, data="float32", data_format="NXC", shape=None):
 
 
 def in_chunks(p, chunks=UNEVEN):
-    """The same problem with its tensors as Dask arrays."""
     arguments = {k: da.from_array(a, chunks=chunks) for k, a in vars(p).items() if k in TENSORS}
     return SimpleNamespace(**{**vars(p), **arguments})
 
@@ -72,9 +71,6 @@ def computed(result):
 def running(p):
     kept = {name: getattr(p, name).copy() for name in RUNNING}
     return {**kept, "exponential_avg_factor": 0.25, "correction": 1}
-
-
-# ---- the same results ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
@@ -183,9 +179,6 @@ def test_chunks_of_unknown_sizes(rng):
     assert computed(backward(q)) == expected
 
 
-# ---- what is computed when ------------------------------------------------------------------
-
-
 class Stored:
     """Data outside memory that records which parts are read."""
 
@@ -269,13 +262,10 @@ def test_tasks_have_one_thread_by_default(rng):
                 assert _core.last_call()["threads"] == threads
 
 
-# ---- what is refused ------------------------------------------------------------------------
-
 DATA = SHAPE["NXC"]
 
 
 def never(shape=DATA, dtype=np.float32, chunks=3):
-    """An array that raises if anything is computed from it."""
     array = da.from_array(Stored(shape, dtype), chunks=chunks)
     meta = np.empty((0,) * len(shape), dtype)
     return array.map_blocks(lambda block: 1 // 0, dtype=dtype, meta=meta)

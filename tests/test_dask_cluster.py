@@ -127,7 +127,6 @@ def test_a_killed_worker(client, problem, tmp_path):
 
 
 def test_the_page():
-    """All examples of docs/howto/dask.md run in order, as a reader would type them."""
     pytest.importorskip("zarr")
     page = ROOT / "docs" / "howto" / "dask.md"
     text = page.read_text().replace("```\n", "\n")

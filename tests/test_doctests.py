@@ -216,7 +216,6 @@ def test_the_factors_of_exact_sums(call):
 
 
 def test_who_passes():
-    """The page says what the file says, and somebody looked at all that is wrong."""
     page, (packages, rows) = (ROOT / conformance.PAGE).read_text(), conformance.load()
     for mark, made in conformance.PARTS.items():
         text = made(packages, rows)

@@ -25,7 +25,6 @@ SHAPES = [
 
 
 def run(p, is_training):
-    """The results, and the exact ones."""
     options = {"is_training": is_training}
     exact = {"axis": p.axis, "wide": np.longdouble, **options}
     results = p.take(bn_ext.batch_norm_double_backward, *NAMES, **options)

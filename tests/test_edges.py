@@ -92,9 +92,6 @@ def test_strides_of_no_elements_may_be_any(rng, name):
             assert bits == expected
 
 
-# ---- NaN and Inf in the data -------------------------------------------------------
-
-
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("x", [1, 5, 1100])
 @pytest.mark.parametrize("name", MEMBERS)
@@ -125,13 +122,11 @@ VECTORS = {
 
 
 def rows(array, axis):
-    """A tensor as (C, M), a vector as (C, 1)."""
     array = array.astype(np.float64)
     return reference.by_channel(array, axis) if array.ndim > 1 else array[:, None]
 
 
 def formula(p, name, is_training, epsilon):
-    """A member's results by the formula in NumPy, with one row per channel."""
     if name in ("inference", "double backward"):
         arguments = MEMBERS[name].arguments(p, epsilon=epsilon, is_training=is_training)
         del arguments["data_format"]
@@ -194,7 +189,6 @@ INSTEAD = {"gamma": 1, "beta": 0, "diff_diff_gamma": 0, "diff_diff_beta": 0}
 @pytest.mark.parametrize("data", dict(DTYPES))
 @pytest.mark.parametrize("name", MEMBERS)
 def test_absent_vectors_are_ones_and_zeros(rng, name, data, is_training):
-    """Each alone, and all; but a 0 may have another sign."""
     member, options = MEMBERS[name], {"is_training": is_training}
     operands = members.FUNCTIONS[member.function].operands
     names = [operand for operand in operands if operand in INSTEAD]
@@ -208,10 +202,7 @@ def test_absent_vectors_are_ones_and_zeros(rng, name, data, is_training):
             np.testing.assert_array_equal(a, b)
 
 
-READ_VARIANCE = [name for name in MEMBERS if "variance" in VECTORS.get(name, ())]
-
-
-@pytest.mark.parametrize("name", READ_VARIANCE)
+@pytest.mark.parametrize("name", [name for name in VECTORS if "variance" in VECTORS[name]])
 def test_a_negative_variance_is_told_as_numpy_tells_it(rng, name):
     """Of any of many channels, in any dtype, unless epsilon is as much; errors write nothing."""
     member = MEMBERS[name]
@@ -231,8 +222,6 @@ def test_a_negative_variance_is_told_as_numpy_tells_it(rng, name):
         if np.isfinite(value):
             member.run(p, epsilon=0.25)
 
-
-# ---- the operators' gradients are those of the general function --------------------------
 
 #: {sheet: its names for the layouts}
 LAYOUTS = {

@@ -24,7 +24,6 @@ moments_of = functools.partial(bn_ext.Statistics, exact=True)
 
 
 def sums_of(part):
-    """Both sums, each rounded once."""
     return _core.state_sums(part.array, part._format)
 
 
@@ -38,7 +37,6 @@ KINDS = ["normal", "wide", "widest", "lognormal", "rare", "cancelling", "subnorm
 
 
 def values(rng, kind, shape, name):
-    """Values of a kind with which sums can go wrong."""
     wide, smallest = (900, 1e-310) if arithmetic(name) == "float64" else (100, 1e-41)
     x = rng.standard_normal(shape)
     some = rng.random(shape) < 0.5
@@ -72,7 +70,6 @@ def values(rng, kind, shape, name):
 
 
 def by_columns(a, data_format, name):
-    """The array as (elements, channels), in the arithmetic type."""
     axis = FORMATS[data_format]
     return np.moveaxis(a, axis, -1).reshape(-1, a.shape[axis]).astype(arithmetic(name))
 
@@ -101,7 +98,6 @@ def test_sums_are_those_of_fractions(rng, kind, name):
 
 
 def ulps_between(got, true):
-    """The distance of a double from a fraction, in ulps of the fraction."""
     try:
         unit_of_last = Fraction(math.ulp(float(true)))
     except OverflowError:
@@ -127,7 +123,6 @@ def check_statistics(batch, x):
 
 
 def check_terms(terms, channels=(0,)):
-    """Sums and squares of these terms are those of integers."""
     gradients = gradients_of(np.ones_like(terms), terms, np.zeros_like(terms[0]))
     for part, squared in ((gradients, False), (moments_of(terms), True)):
         for c in channels:
@@ -183,7 +178,6 @@ def test_two_threads_add_to_a_state_at_once(rng):
 
 
 def test_exact_means_that_round_to_0():
-    """They are +0, whatever the sum's sign."""
     tiny = np.finfo(float).smallest_subnormal
     for column in ([-tiny, 0], [tiny, 0], [-tiny, 0, 0], [tiny, -tiny], [-0.0]):
         mean = moments_of(np.array(column)[:, None]).mean
@@ -228,7 +222,6 @@ WALKS = {
 @pytest.mark.parametrize("name", DATA_DTYPES)
 @pytest.mark.parametrize("walk", WALKS)
 def test_exponents_that_change(rng, walk, name):
-    """There are more rows than are added up at once."""
     channels, run = WALKS[walk]
     rows = 300_000 // channels // run * run
     for num_threads in (1, 2):
@@ -326,7 +319,6 @@ def test_ties(rng, name):
 
 
 def merged(rng, parts):
-    """Add parts in random order; send some sums to another process in between."""
     parts = list(parts)
     while len(parts) > 1:
         a, b = (parts.pop(int(rng.integers(len(parts)))) for _ in "ab")
@@ -336,7 +328,6 @@ def merged(rng, parts):
 
 
 def dealt(rng, samples):
-    """Indices of samples in random order, in parts of random sizes, even empty ones."""
     cuts = np.sort(rng.integers(0, samples + 1, int(rng.integers(0, 5))))
     return np.split(rng.permutation(samples), cuts)
 
@@ -370,7 +361,6 @@ def test_any_parts_give_the_same_bits(rng, kind, name):
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("member", [member for member in MEMBERS if member.endswith(", exact")])
 def test_one_call_has_the_options_of_the_other(rng, member, data_format, name):
-    """Gates, frozen statistics and fused operations work as with plain sums, but for rounding."""
     p = problem(rng, (8, 3, 5), data_format, name)
     for is_training in (True, False):
         exact, plain = (
@@ -384,7 +374,6 @@ def test_one_call_has_the_options_of_the_other(rng, member, data_format, name):
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
 def test_a_mean_finer_than_the_data(rng, name):
-    """Sums are about the mean rounded to float32, but the gradient is about the mean itself."""
     p = Problem(rng, (4000, 3), "NXC", name, "float64", ratio=1000.0)
     p.mean = p.mean + 1e-6
     # Large sums of diff_dst show the difference.
@@ -427,7 +416,6 @@ def test_a_constant_channel_of_any_length(name):
 
 
 def test_integers_that_do_not_go_together(rng):
-    """What an engine added is checked where it is used."""
     p = Problem(rng, (40, 3), "NXC")
     other = p.mean.copy()
     other[1] = np.nextafter(other[1], np.float32(9))
@@ -467,15 +455,3 @@ def test_means_that_are_no_numbers_are_alike(rng, name):
     for mean in several:
         results = p.run(bn_ext.batch_norm_backward, mean=mean, sums=total)
         assert np.isnan(results.diff_gamma).tolist() == [True, False, False]
-
-
-def test_more_elements_than_a_state_has_room_for():
-    """Refused before anything is allocated or computed, in whole calls, too."""
-    row, v = np.zeros(3, np.float32), np.ones(3)
-    huge = np.broadcast_to(row, (2**39, 3))
-    for call in (
-        functools.partial(bn_ext.batch_norm_training, huge),
-        functools.partial(bn_ext.batch_norm_backward, huge, huge, v, v),
-    ):
-        with pytest.raises(ValueError, match=r"^src: expected fewer than 2\*\*39 elements"):
-            call(epsilon=1, exact=True)

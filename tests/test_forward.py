@@ -38,9 +38,6 @@ def wanted(p, *names, **options):
     )
 
 
-# ---- values ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ratio", [0, 1, 1e3])
 @pytest.mark.parametrize(("dims", "data_format"), SHAPES, ids=str)
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
@@ -102,7 +99,6 @@ def test_statistics_of_data_times_a_power_of_two(rng, data, power, dims, data_fo
 
 
 def test_squares_that_vanish_where_none_is_sampled():
-    """The sampled elements, from which the pivot is made, are all equal."""
     src = np.full((100, 3), 3e-30, np.float32)
     src[30:40] = 5e-30
     results = bn_ext.batch_norm_training(src, epsilon=0.0)
@@ -157,7 +153,6 @@ GRIDS = {
 
 
 def exact_statistics(sixteenths):
-    """The mean and the variance of (C, M) sixteenths as float64, rounded once."""
     sums = [(int(row.sum()), int((row * row).sum()), len(row)) for row in sixteenths]
     mean = [float(Fraction(s, 16 * m)) for s, _, m in sums]
     return np.array(mean), np.array(
@@ -202,7 +197,6 @@ def test_statistics_of_data_of_few_bits_are_exact(rng, data, grid):
 @pytest.mark.parametrize("form", [f for f in hostile_data.FORMS if "position" not in f])
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_so_they_are_where_the_pivot_is_far_off(rng, data, form):
-    """The new pivot has few bits as well."""
     sixteenths = rng.integers(-8, 9, hostile_data.size_of(form, data))
     sixteenths[:, hostile_data.sampled(form, data)] += 48
     src = hostile_data.laid_out((sixteenths / 16).astype(dtype(data)), form)
@@ -266,9 +260,6 @@ def test_gates_of_what_is_no_number(rng):
     assert not np.signbit(dst).any()
 
 
-# ---- running statistics ---------------------------------------------------------
-
-
 @pytest.mark.parametrize("correction", [0, 1])
 @pytest.mark.parametrize("factor", [0, 0.3, 1, 2])
 @pytest.mark.parametrize("running", DATA_DTYPES)
@@ -296,14 +287,10 @@ def test_running_statistics(rng, data, running, factor, correction):
         np.testing.assert_array_equal(got.astype(float), rounded.astype(float))
 
 
-# ---- parts ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("ratio", [0, 1000])
 @pytest.mark.parametrize(("dims", "data_format"), SHAPES, ids=str)
 def test_a_variance_that_fits_although_squares_do_not(rng, dims, data_format, ratio, exact):
-    """In one call and in parts."""
     src = np.ldexp(rng.standard_normal(dims) + ratio, 510)
     axis = cases.FORMATS[data_format]
     channels, m = dims[axis], src.size // dims[axis]
@@ -346,9 +333,6 @@ def test_training_is_inference_with_its_statistics(rng, data, vector):
         whole = training(p, *AFFINE)
         p.mean, p.variance = whole.mean, whole.variance
         assert inference(p).tobytes() == whole.dst.tobytes()
-
-
-# ---- edges ---------------------------------------------------
 
 
 @pytest.mark.parametrize("data", DATA_DTYPES)

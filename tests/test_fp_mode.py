@@ -7,6 +7,7 @@ from fractions import Fraction
 from importlib.util import find_spec
 from types import SimpleNamespace
 
+import adapters
 import members
 import numpy as np
 import pytest
@@ -160,7 +161,6 @@ STATE = {name: getattr(WIDE, ours) for name, ours in NAMES.items()} | {"num_batc
 
 
 def layer(p):
-    """The state of a layer that was loaded, and what its steps give in every mode."""
     made = bn_ext.BatchNorm(len(p.mean), dtype=p.mean.dtype, epsilon=p.epsilon, relu=True)
     made.load_state_dict(STATE)
     results = [made.state_dict()]
@@ -184,53 +184,15 @@ def operators(p):
 
 
 def derivatives(p):
-    """First and second ones by each argument. By one at a time: autograd adds what comes to an
-    argument in two ways, in the caller's mode.
-    """
-    from autograd import make_vjp
-
-    import bn_ext.autograd as functions
-
-    options, results = {"epsilon": p.epsilon, "relu": True}, []
-    three = {name: getattr(p, name) for name in ("gamma", "beta", "src_1")}
-    arguments = {"src": p.src, **three, "mean": p.mean, "variance": p.variance}
-    for call, names in (
-        (functions.batch_norm_training, ("src", *three)),
-        (functions.batch_norm_inference, tuple(arguments)),
-    ):
-        for name in names:
-
-            def function(value, call=call, name=name, names=names):
-                return call(**{n: arguments[n] for n in names} | {name: value}, **options)
-
-            vjp, dst = make_vjp(function)(arguments[name])
-            # As `derivative` depends on the gradient of dst.
-            again, derivative = make_vjp(vjp)(p.diff_dst)
-            results += [dst, derivative]
-            if name not in ("mean", "variance"):
-                results.append(again(arguments[name]))
-    return results
+    # By one argument at a time: autograd adds what comes to one in two ways, in the caller's mode.
+    return [result for result, _ in adapters.of_autograd(p)]
 
 
 def chunks(p):
     import dask
-    import dask.array as da
 
-    import bn_ext.dask as functions
-
-    src, diff_dst, src_1 = (da.from_array(a, chunks=(4, 5)) for a in (p.src, p.diff_dst, p.src_1))
-    affine, statistics = (p.gamma, p.beta), (p.mean, p.variance)
-    running = [a.copy() for a in statistics]
-    tracked = dict(zip(members.RUNNING, running, strict=True), **members.UPDATE)
-    options = {"epsilon": p.epsilon}
     with dask.config.set(scheduler="synchronous"):  # in this thread, and so in its mode
-        fused = {"src_1": src_1, "relu": True, **tracked, **options}
-        lazy = [
-            *functions.batch_norm_training(src, *affine, **fused),
-            functions.batch_norm_inference(src, *statistics, *affine, **options),
-            *functions.batch_norm_backward(src, diff_dst, *statistics, p.gamma, **options),
-        ]
-        return [*dask.compute(*lazy), *running]
+        return [result for result, _ in adapters.of_dask(p)]
 
 
 CALLS = [family, lists, sums, layer, operators]
@@ -238,7 +200,6 @@ CALLS += [derivatives] * bool(find_spec("autograd")) + [chunks] * bool(find_spec
 
 
 def bits(results):
-    """What was found as values that can be compared."""
     if isinstance(results, dict):
         return bits([*results.values()])
     if isinstance(results, (list, tuple)):
@@ -254,7 +215,6 @@ def bits(results):
 @pytest.mark.parametrize("data", DATA_DTYPES)
 @pytest.mark.parametrize("call", CALLS)
 def test_the_same_in_any_mode(call, data, mode, capfd):
-    """The same bits, and no error, warning or output."""
     expected, arguments = bits(call(problem(data))), problem(data)
     enter, options, in_effect = MODES[mode]
     with enter(options):

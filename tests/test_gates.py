@@ -29,9 +29,6 @@ every_gate = pytest.mark.parametrize("gate", GATES)
 every_format = pytest.mark.parametrize("data_format", cases.FORMATS)
 
 
-# ---- which elements pass ------------------------------------------------------------------
-
-
 @every_mode
 @every_gate
 @every_format
@@ -136,9 +133,6 @@ def test_what_is_nan_passes(rng, isa, gate):
         assert (np.isnan(results.diff_src.astype(np.float64)) == wanted).all()
 
 
-# ---- the workspace of the forward pass --------------------------------------------------------
-
-
 @every_format
 @pytest.mark.parametrize("added", [True, False])
 @pytest.mark.parametrize("data", DATA_DTYPES)
@@ -160,12 +154,10 @@ def test_a_forward_pass_fills_it(rng, isa, data, added, data_format):
 
 
 def workspace_for(dims):
-    """One with bytes that no forward pass has written."""
     return np.full(workspace_size(math.prod(dims), len(dims)), 0xA5, np.uint8)
 
 
 def end_of_workspace(dims):
-    """What is behind the bits."""
     options = {"epsilon": 0, "data_format": "NXC", "workspace": workspace_for(dims), **RELU}
     bn_ext.batch_norm_inference(np.zeros(dims, np.float16), *np.ones((2, dims[-1])), **options)
     return options["workspace"][-2 * len(dims) :]
@@ -187,7 +179,6 @@ def test_no_workspace_of_two_axes_is_taken_for_another():
 
 @pytest.mark.parametrize("axes", [3, 4, 5, 6, 7, 9])
 def test_forty_bits_tell_a_shape(rng, axes):
-    """No bit is constant, and no two are the same."""
     shapes = {tuple(map(int, dims)) for dims in rng.integers(2, 6, (200, axes))}
     marks = np.unpackbits([end_of_workspace(dims)[axes if axes > 4 else 1 :] for dims in shapes], 1)
     changing = marks[:, marks.min(0) < marks.max(0)]
@@ -273,7 +264,6 @@ def test_an_empty_one_has_an_order_too(dims):
 
 @pytest.mark.parametrize("name", STORED)
 def test_every_short_value_by_itself(isa, name):
-    """All bit patterns of 16-bit types; for the other types, every kind of number."""
     stored = STORED[name]
     every = np.arange(1 << 16, dtype=np.uint16)
     elements = every if stored.bits.itemsize == 2 else boundary(stored)

@@ -5,6 +5,7 @@ What misreports itself is in the table of test_refused.py.
 
 import gc
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,12 +15,11 @@ from tree import TESTS
 
 import bn_ext
 
-WITHOUT_FREED_MEMORY = {"MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165"}
-
 
 def test_arguments_that_change_during_a_call():
     """In a process of its own: a bug would end it, or corrupt its heap."""
-    done = python(TESTS / "programs" / "meddle.py", **WITHOUT_FREED_MEMORY)
+    overwritten = {"MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165"}  # what is freed
+    done = python(TESTS / "programs" / "meddle.py", **overwritten)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -40,8 +40,6 @@ def test_a_list_that_changes_while_it_is_read(p, change):
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="garbage is collected in Python code alone")
 def test_a_message_names_the_dtype_that_was_refused():
-    """Even if it has changed since."""
-
     class Garbage:
         def __init__(self, array):
             self.me, self.array = self, array
@@ -65,17 +63,12 @@ def test_a_message_names_the_dtype_that_was_refused():
 
 
 class CodedError(ValueError):
-    """An error with more than a text."""
-
     def __init__(self, text, code=7):
         super().__init__(text)
         self.code = code
 
 
-def undecodable(text):
-    return UnicodeDecodeError("utf8", b"x", 0, 1, text)
-
-
+undecodable = partial(UnicodeDecodeError, "utf8", b"x", 0, 1)
 KINDS = [BufferError, RuntimeError, TypeError, ValueError, OverflowError, CodedError, undecodable]
 NUMBERS = {"epsilon": "__float__", "exponential_avg_factor": "__float__",
            "num_threads": "__index__", "correction": "__index__"}  # fmt: skip

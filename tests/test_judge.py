@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.fast, pytest.mark.any_level, needs_long_double]
 
 
 def functions(kernels):
-    """Those of KINDS."""
     return {
         "training": kernels.training, "inference": kernels.inference, "backward": kernels.backward,
         "frozen": partial(kernels.backward, frozen=True),
@@ -61,8 +60,6 @@ def failing(kernel, cases, arithmetic="float32"):
             yield case.name.rpartition(",")[0]
 
 
-# ---- right kernels ----------------------------------------------------------------------------
-
 RIGHT = [
     *({"add": add} for add in SUMS.values()),
     {"add": SUMS["tree"], "fused": True},
@@ -99,9 +96,6 @@ def test_folded_kernels_are_named_by_default(name):
     assert "weaker (src * scale + shift)" in report.summary
 
 
-# ---- limits ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("data", DATA_DTYPES)
 @pytest.mark.parametrize("name", KINDS)
 def test_limits_end_where_they_say(name, data):
@@ -123,9 +117,6 @@ def test_limits_end_where_they_say(name, data):
                     wider = limits[-1].flat[-1] > limit.flat[-1] * 1.001
                     assert finding.verdict == ("weaker" if wider else "wrong")
                     assert 1 < finding.share < 1.01
-
-
-# ---- verdicts ------------------------------------------------------------------------------------
 
 
 def spoiled(change, name="backward"):
@@ -169,40 +160,12 @@ def test_results_that_may_overflow_may_be_inf_of_either_sign(value, limit, verdi
 
 
 def test_a_narrower_vector_is_judged_as_what_it_is(rng):
-    """diff_gamma has gamma's dtype."""
     src = rng.standard_normal((20, 3))
     options = {"gamma": np.ones(3, np.float32), "arithmetic": "double"}
     check_backward(bn_ext.batch_norm_backward, src, **options)
     with pytest.raises(AssertionError, match="expected at least float32, .*got float16"):
         check_backward(lambda *a, **k: [b.astype("f2") for b in spoiled(lambda *_: None)(*a, **k)],
                        src.astype("f4"), gamma=options["gamma"])  # fmt: skip
-
-
-def test_exact_statistics_of_ones_own():
-    """Those of an automatic gradient, in float32."""
-    kernel = functions(Kernels(SUMS["wide"], moments="two passes"))["own"]
-    with np.errstate(all="ignore"):
-        check_backward(kernel, own_statistics=True, quick=True)
-    with pytest.raises(AssertionError, match="^4[0-9] of "):
-        check_backward(spoiled(lambda results, src: results[1].__imul__(1.001) and None, "own"),
-                       own_statistics=True, quick=True)  # fmt: skip
-
-
-def test_other_bits_in_a_second_call_are_said(rng):
-    calls = iter(range(10**6))
-
-    def drifts(src, *arguments, epsilon):
-        results = spoiled(lambda *_: None)(src, *arguments, epsilon=epsilon)
-        results[2] *= np.float32(1 + next(calls) % 2 * 2.0**-23)
-        return results
-
-    report = check_backward(drifts, quick=True)
-    assert report.differing == []
-    report = check_backward(drifts, quick=True, repeats=2)
-    assert "two axes, float32" in report.differing
-    assert "not the same bits in every call: two axes, float32 and " in str(report)
-    steady = check_backward(spoiled(lambda *_: None), quick=True, repeats=2)
-    assert (steady.passed, steady.differing) == (True, [])
 
 
 FOUR, TWO = (7, 2, 3, 5), (2000, 3)
@@ -246,7 +209,6 @@ def refuses(*_, **__):
 
 
 def making(make):
-    """A right gradient whose diff_src is something else."""
     return spoiled(lambda results, src: [make(results[0]), *results[1:]])
 
 
@@ -262,7 +224,6 @@ def test_messages_with_addresses_and_numbers_share_a_row(function, text):
 
 
 def test_pointers_that_take_no_none_refuse_it():
-    """What ctypes raises for gamma=None."""
     import ctypes
 
     def kernel(*arguments, epsilon):
@@ -291,16 +252,14 @@ def test_a_report_without_results_has_a_worst_finding():
     assert not Report().passed
 
 
-# ---- what the cases cover ------------------------------------------------------------------------
-
 SIZES = 4, 8, 16
 
 
-def has_part(name, is_part):
-    """Has the array elements of this kind?"""
+def has_part(name, is_part, share=0):
+    """Is more than this share of the array's elements of this kind?"""
     return lambda case: (
         case.arrays.get(name) is not None
-        and bool(is_part(case.arrays[name].astype(np.longdouble)).any())
+        and is_part(case.arrays[name].astype(np.longdouble)).sum() > share * case.src.size
     )
 
 
@@ -318,13 +277,6 @@ def of_rows(which):
     return lambda case: case.src.ndim == 2 and bool(which(*case.src.shape))
 
 
-def has_many_zeros(name):
-    return lambda case: (
-        case.arrays.get(name) is not None
-        and ((case.arrays[name] == 0).sum() > 0.3 * case.src.size > 0)
-    )
-
-
 #: Properties that a kernel may branch on; those of shapes have kernels of their own in ALONE.
 PROPERTIES = {
     **{f"channels in registers of {k}": of_rows(lambda n, c, k=k: c % k == 0 and n > 4)
@@ -335,7 +287,7 @@ PROPERTIES = {
        of_images(lambda n, p, c, k=k: c > 1 and p % k == 0 < p) for k in SIZES},
     **{f"rows in registers of {k}": of_rows(lambda n, c, k=k: n % k == 0) for k in SIZES},
     "channels and plane both large": of_images(lambda n, p, c: c >= 64 and p >= 64),
-    **{f"{name} with many zeros": has_many_zeros(name)
+    **{f"{name} with many zeros": has_part(name, lambda a: a == 0, 0.3)
        for name in ("src", "diff_dst", "diff_diff_src")},
     **{f"a negative {name}": has_part(name, lambda a: a < 0)
        for name in ("src", "diff_dst", "gamma", "beta", "mean")},
@@ -363,12 +315,7 @@ def test_every_property_stands_on_both_sides(name):
         assert 0 < sum(map(bool, map(has, cases))) < len(cases), title
 
 
-# ---- what each case is for ---------------------------------------------------------------------
-
-
 def zeroed(where):
-    """A gradient that is 0 where `where`(src, diff_dst, mean, variance, gamma, epsilon) is true."""
-
     def kernel(*arguments, epsilon):
         function = functions(Kernels(SUMS["wide"]))["backward"]
         results = [np.array(a) for a in function(*arguments, epsilon)]
@@ -390,15 +337,12 @@ def rows(which):
 
 
 def replaced(change):
-    """A gradient of other arguments: change(src, diff_dst, mean, variance, gamma, epsilon)."""
     return lambda *arguments, epsilon: functions(Kernels(SUMS["wide"]))["backward"](
         *change(*arguments, epsilon)
     )
 
 
 def flushed(place):
-    """A gradient that reads subnormal numbers of an argument as 0."""
-
     def change(*arguments):
         arguments = [*arguments]
         if arguments[place] is not None:
@@ -409,7 +353,6 @@ def flushed(place):
 
 
 def few_added(x, dy, mean, variance, gamma, epsilon):
-    """A gradient that adds 40 rows in float32, then goes on in doubles."""
     kernels = Kernels(lambda a, _: np.add.reduce(
         [SUMS["row_after_row"](a[k : k + 40], None) for k in range(0, len(a), 40)],
         dtype=np.float64, axis=0,
@@ -418,8 +361,6 @@ def few_added(x, dy, mean, variance, gamma, epsilon):
 
 
 def losing(place):
-    """A gradient that leaves rows of many out of its sums."""
-
     def total(a, _):
         kept = np.ones(len(a), bool)
         kept[place] = len(a) < 4096

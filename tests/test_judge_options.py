@@ -30,8 +30,6 @@ CHECKS = {
 TWO = [name for name in RECIPES if name not in ("two axes", "three rows")]
 BOTH = False, True
 
-# ---- mistakes: what a right function's results become ------------------------------------------
-
 
 class Call:
     """A call of the function under test: the case that it gets, its arguments, how many calls there
@@ -43,7 +41,6 @@ class Call:
         self.count, self.earlier = count, earlier
 
     def add_one(self, place=None):
-        """In each call, or in one."""
         if place in (None, self.count):
             self.results[0].flat[-1] += 2 * abs(self.results[0]).max() + 1
 
@@ -56,7 +53,6 @@ class Call:
         self.results = [a.astype(kind) for a in self.results]
 
     def narrow(self):
-        """Results in another dtype of 16 bits."""
         self.cast(np.float16 if self.case.data != "float16" else ml_dtypes.bfloat16)
 
     def change_bits(self):
@@ -85,12 +81,10 @@ class Call:
 
 
 def calls_of(o):
-    """How many there are at all."""
     return o["repeats"] * (2 if o["data"] == "standard" else 1)
 
 
 def is_weaker(kind, o):
-    """Is this kind's arithmetic weaker than what is asked for?"""
     return [*ARITHMETICS].index(kind) > [*ARITHMETICS].index(o["arithmetic"])
 
 
@@ -118,8 +112,6 @@ MISTAKES = {
         functools.partial(Call.move, kind=kind), "weaker", "have it:|has it:",
         functools.partial(is_weaker, kind)) for kind in [*ARITHMETICS][1:]},
 }  # fmt: skip
-
-# ---- the table -------------------------------------------------------------------------------
 
 OPTIONS = {
     "arithmetic": [*ARITHMETICS], "data_format": ["NXC", "NCX", "NCHW"], "repeats": [1, 2, 3],
@@ -149,7 +141,6 @@ def test_each_pair_is_in_the_table():
 
 
 def right(case, arrays, epsilon, gate):
-    """bn_ext's results."""
     kind, names = case.kind, OPERANDS[case.kind.operation]
     options = {"epsilon": epsilon, "data_format": kind.data_format}
     arguments = dict(zip(names, arrays, strict=True))
@@ -184,12 +175,6 @@ def function_of(o, kind, changed):
     return function
 
 
-def own_data(o, kind):
-    """A src alone: what else there is, the check draws."""
-    src = np.random.default_rng(0).standard_normal((7, 3, 2, 5)) + 1
-    return np.moveaxis(src, -1, kind.axis).astype(dtype_of(o["dtypes"]))
-
-
 @pytest.mark.parametrize("o", ROWS, ids=lambda o: ",".join(map(str, o.values())))
 def test_options_of_the_judge_in_pairs(o):
     check, mode = CHECKS[o["check"]]
@@ -200,12 +185,14 @@ def test_options_of_the_judge_in_pairs(o):
         "training" if mode.get("is_training", True) else "inference")  # fmt: skip
     kind = Kind(operation, o["data_format"], **mode, **flags)
     if o["data"] == "own":
-        options["src"] = own_data(o, kind)
+        src = np.random.default_rng(0).standard_normal((7, 3, 2, 5)) + 1
+        options["src"] = np.moveaxis(src, -1, kind.axis).astype(dtype_of(o["dtypes"]))
     else:
         options |= {"dtypes": o["dtypes"], "skip": TWO}
     changed = []
     try:
         report = check(function_of(o, kind, changed), **options)
+        assert report.passed
     except AssertionError as error:
         report = error.report
     print(report)
@@ -221,3 +208,4 @@ def test_options_of_the_judge_in_pairs(o):
         assert any(word in str(report) for word in text.split("|"))
     if o["mistake"] == "other bits":
         assert bool(report.differing) == (o["repeats"] > 1)
+        assert ("\nnot the same bits in every call: " in str(report)) == (o["repeats"] > 1)

@@ -141,7 +141,6 @@ def test_blocks_are_whole_pages_of_any_system():
 
 
 def offered():
-    """Bytes that the system may take."""
     results = re.findall("^LazyFree: *([0-9]+)", _groups.read("/proc/self/smaps"), re.MULTILINE)
     return 1024 * sum(map(int, results))
 
@@ -181,7 +180,6 @@ def test_what_is_refused(nbytes, error, text):
      ("memory of a call", "RLIMIT_DATA"), ("bits of a gate", "RLIMIT_DATA")],
 )  # fmt: skip
 def test_what_is_kept_gives_way(limit, taker):
-    """If memory is short, everything that is kept is released, and the allocation tried again."""
     assert run("kept", "gives_way", limit, taker) == [True, 0, False]
 
 

@@ -25,12 +25,8 @@ NO_RETURN = re.compile("__stack_chk_fail|abort|__asan_report|__ubsan_handle|__sa
 
 def instructions():
     """{address: (operation, arguments, address of the next)} of the extension."""
-    listing = subprocess.run(
-        ["objdump", "-d", "--no-show-raw-insn", _core.__file__],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    command = ["objdump", "-d", "--no-show-raw-insn", _core.__file__]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     line = re.compile(r"^ *([0-9a-f]+):\t(?:(?:notrack|bnd) )?(\S+) *(.*)$", re.MULTILINE)
     results = line.findall(listing)
     addresses = [int(at, 16) for at, _, _ in results]
@@ -42,7 +38,6 @@ def instructions():
 
 
 def follow(operation, arguments, behind):
-    """Where control may go next; calls are not entered."""
     if operation.startswith("ret") or (operation == "call" and NO_RETURN.search(arguments)):
         return []
     if not operation.startswith("j"):

@@ -28,7 +28,6 @@ POWERS = {
 
 
 def number_of(data):
-    """The type of the arithmetic."""
     return "float64" if data == "float64" else "float32"
 
 
@@ -40,11 +39,8 @@ def half_ulp(values, data):
     return np.maximum(abs(values) * power(data, 0), power(data, 1) / 2)
 
 
-# ---- "double": bn_ext's own bounds --------------------------------------------------------------
-
-
 def derived(case):
-    """{result: its bound}, each constant as a count of roundings."""
+    """{result: bn_ext's own bound, "double"}, each constant as a count of roundings."""
     kind, is_double = case.kind, case.data == "float64"
     u, s = (power(number_of(case.data), which) for which in (0, 1))
     want = case._formula(case.judged_arrays())()
@@ -111,8 +107,6 @@ def test_limits_are_as_derived(name, data):
     assert count >= 12
 
 
-# ---- weaker arithmetic ---------------------------------------------------------------------------
-
 #: At the largest right value of "three axes": the limits of float32 and of any, in units of u times
 #: that value.
 WEAKER = {
@@ -166,28 +160,23 @@ def test_limits_of_what_underflow_takes(key, data):
     assert shares == pytest.approx(LOST[key], rel=0.01)
 
 
-# ---- where they hold -----------------------------------------------------------------------------
-
 ZERO, ONE = np.zeros(1, np.longdouble), np.ones(1, np.longdouble)
 
 
 def operands(**changed):
-    """One element in a channel."""
     tensors = {n: ZERO[None] for n in ("src", "diff_dst", "diff_diff_src")}
     vectors = {"mean": ZERO, "variance": ONE, "gamma": ONE / 32, "diff_diff_gamma": ZERO}
     return SimpleNamespace(**{**tensors, **vectors, "beta": ZERO, "epsilon": 0.0, **changed})
 
 
 def holds(kind, data, p):
-    """Does anything hold in the channel?"""
     options = {"epsilon": p.epsilon, "axis": 0, "wide": np.longdouble}
     p.src = p.src.astype(np.float64) if data == "float64" else p.src
     with np.errstate(all="ignore"):
         if kind == "backward":
             arrays = p.src, p.diff_dst, p.mean, p.variance, p.gamma
-            return limits.gradient_holds(p, formulas.batch_norm_backward(*arrays, **options), data)[
-                0
-            ]
+            want = formulas.batch_norm_backward(*arrays, **options)
+            return limits.gradient_holds(p, want, data)[0]
         if kind == "double":
             return limits.second_holds(p, None, data)[0]
         arrays = p.src, p.mean, p.variance, p.gamma, p.beta
@@ -232,8 +221,6 @@ def test_where_limits_end(end, data):
     assert is_held(expected - 1 if expected else 1000)
     assert not (expected and is_held(expected))
 
-
-# ---- the ends of each dtype ----------------------------------------------------------------------
 
 #: By dtype, of src, diff_dst and gamma: powers of two; one case has numbers beyond the first,
 #: another below the second.

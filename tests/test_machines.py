@@ -40,7 +40,6 @@ OPEN_MPI = {
 
 
 def printed(command):
-    """The words that a program prints, which must succeed."""
     options = {"capture_output": True, "text": True, "timeout": 300, "check": False}
     done = subprocess.run([*map(str, command)], env={**os.environ, **OPEN_MPI}, **options)
     assert done.returncode == 0, done.stderr

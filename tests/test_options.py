@@ -95,12 +95,8 @@ def options_of(wrapper):
 
 
 def required(function, arrays):
-    """The arrays that must be given."""
     parameters = inspect.signature(function).parameters.values()
     return {p.name: arrays[p.name] for p in parameters if p.name in arrays and p.default is p.empty}
-
-
-# ---- what functions and layers find ---------------------------------------------------------
 
 
 def of_autograd(function, options):
@@ -192,7 +188,6 @@ def wrappers():
 
 
 def bits(results):
-    """The bits of arrays of any package."""
     if isinstance(results, (list, tuple)):
         return [bits(each) for each in results]
     results = results.detach().numpy() if hasattr(results, "detach") else results
@@ -229,7 +224,6 @@ def assert_counts(module, wrapper, mode, option, change):
 
 
 def cases(of_layers):
-    """(module, function or layer, mode of a layer, option that the mode has a use for)."""
     for module, wrapper in wrappers():
         if not inspect.isclass(wrapper):
             modes, options = {"call": []}, [] if of_layers else options_of(wrapper)

@@ -28,9 +28,6 @@ def teams(tmp_path_factory):
     return library
 
 
-# ---- threads that can be started ------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("limit", "used"), [(14, [8, 8, 2]), (7, [4, 4, 2]), (1, [1, 1, 1]), (0, [1, 1, 1])]
 )
@@ -62,7 +59,6 @@ def test_a_team_that_could_not_grow_tries_again_in_ten_seconds(teams):
 
 
 def test_what_a_pool_has_is_not_asked_for_again():
-    """A second call uses the first one's threads: no others could be started."""
     assert run("pool", "grown", 4, 0, 4, 6) == [4, 4]
 
 
@@ -104,16 +100,12 @@ def test_a_call_that_fails_gives_back_its_share():
 
 
 def test_a_pool_that_has_shrunk_asks_again():
-    """Libgomp has ended two threads, which cannot be started again."""
     assert run("pool", "shrunk") == [4, 2, 2]
 
 
 def test_a_call_in_a_region_of_others_uses_one_thread():
     """It would have no threads of the caller's pool, but new ones. The pool stays as it was."""
     assert run("pool", "around_a_region") == [4, 1, 4]
-
-
-# ---- teams that do not pay ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -148,9 +140,6 @@ def test_time_does_not_go_back(teams):
     """It is not the wall clock's, which NTP or a resumed machine sets."""
     before, ours, after = run("teams", "clocks", teams)
     assert before <= ours <= after
-
-
-# ---- forks ----------------------------------------------------------------------------------
 
 
 @needs_libgomp  # children have one thread with others

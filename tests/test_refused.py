@@ -40,7 +40,6 @@ def rows(names, kind, argument, message, *values, **change):
 
 
 def take(name, change=lambda a: a):
-    """What becomes of one of the problem's arrays."""
     return lambda q: change(getattr(q, name))
 
 
@@ -63,9 +62,6 @@ LIKE_SRC = [*TENSORS, "diff_diff_src"]
 
 def ones(*shape):
     return np.ones(shape, np.float32)
-
-
-# ---- objects that are no arrays, or no honest ones --------------------------------------------
 
 
 class Odd:
@@ -127,8 +123,6 @@ TORCHS = Odd(dtype="torch.bfloat16", __array__=fail(TypeError, "it does not want
 PRETENDER = Odd(__class__=np.ndarray, dtype=np.dtype(np.float32), shape=(5,), ndim=1, nbytes=20)
 
 
-# ---- arrays, whatever they are for --------------------------------------------------------
-
 SHAPES = {
     "src": [(), (5,), (0,)],
     "tensor": [(6, 4), (6, 4, 5, 1), (6, 4, 6), (5, 4, 5), (6, 20), (0, 4, 5), (), (5,)],
@@ -171,8 +165,6 @@ def of_operand(name, operand):
 
 
 def out_with(name, k, change):
-    """Makes an `out` whose k-th array is changed."""
-
     def make(q):
         good = outs(q, name)
         return as_out(name, [*good[:k], change(q, good[k]), *good[k + 1 :]])
@@ -298,8 +290,6 @@ OF_STATISTICS = [
     )),
 ]  # fmt: skip
 
-# ---- what is fused, and its gate --------------------------------------------------------------
-
 DST, BETA, WORKSPACE = ({"relu": True, name: take(name)} for name in ("dst", "beta", "workspace"))
 EXACTLY = "^beta, dst and workspace: expected exactly one of them with relu=True, got "
 OF_GATES = [
@@ -363,14 +353,12 @@ OF_GATES = [
 
 
 def sums(q, rows=slice(None), channels=slice(None), kind="float32", mean=None, **options):
-    """Sums of a part of the problem's samples and channels."""
     data = (a[rows, :, channels].astype(kind) for a in (q.src, q.diff_dst))
     mean = (mean(q) if mean else q.mean)[channels]
     return bn_ext.GradientSums(*data, mean, data_format=q.data_format, **options)
 
 
 def of_other_channels(q, **options):
-    """Sums that claim to be about the problem's mean."""
     total = sums(q, channels=slice(4), **options)
     total._mean = q.mean
     return total
@@ -401,7 +389,6 @@ def kept(q, exact):
 
 
 def first_bits(q):
-    """A workspace in the memory of the first result."""
     q.memory = np.zeros(q.src.nbytes, np.uint8)
     q.memory[:21] = q.workspace
     return q.memory[:21]
@@ -482,11 +469,10 @@ OF_OBJECTS = [
         [[object(), 1.0]])),
 ]  # fmt: skip
 
-# ---- what to pass instead: refusals.py does it ------------------------------------------------
-
 ROW = np.array([1.0, 2.0, 4.0])
 TABLE = np.array([[1, 2], [3, 4], [5, 7]])
 BITS = TABLE.astype(np.uint16) + np.uint16(0x3F80)
+#: What to pass instead, which refusals.py does: the beginning of the advice, arrays that get it.
 ADVICE = {
     "np.asarray(src).reshape(-1, 1) for one channel": [
         ROW.tolist(), tuple(ROW), ROW, memoryview(ROW), array.array("f", ROW)],

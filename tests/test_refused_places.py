@@ -37,7 +37,6 @@ def gradient(sums, mean=MEAN):
 
 
 def with_integer(sums, at, value):
-    """The sums, of whose integers one is another."""
     sums.array[at] = value
     return sums
 
@@ -70,6 +69,7 @@ OF_CHANNELS = {
         (-2, 0), 4)),
     "parts": ("^(array|sums): expected integers of at most .* got a sum of 1048576;", both(
         (-1, 0), 2**20)),
+    "fewer parts than none": ("^(array|sums): .* 1 parts, got a sum of -1", both((-1, 0), -1)),
     "a stamp": ("^(array: .*channel {} is not such a sum|sums: .* in channel {}, some were)", both(
         (-2, 1), 3)),
     "a limb": (IMPOSSIBLE, both((2, 0), -1)),
@@ -122,25 +122,19 @@ def with_bit(k):
 
 
 def words(k, *good):
-    """Good words with a bad one among them."""
     return [*good[:k], "bad", *good[k:]]
 
 
 def in_chunk(k):
-    """Data of which one chunk has another dtype than it says."""
     import dask.array as da
+
+    from bn_ext.dask import batch_norm_training
 
     def lie(block, block_info):
         return block.astype("f4") if block_info[0]["chunk-location"][0] == k else block
 
     src = da.from_array(SRC[..., 0, :], chunks=(1, 3, 5)).map_blocks(lie, dtype=float)
-    return import_dask().batch_norm_training(src, epsilon=1, data_format="NXC").dst.compute()
-
-
-def import_dask():
-    import bn_ext.dask
-
-    return bn_ext.dask
+    return batch_norm_training(src, epsilon=1, data_format="NXC").dst.compute()
 
 
 STATE = ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]

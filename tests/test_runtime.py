@@ -141,7 +141,6 @@ def test_quota_of_the_container(tmp_path, files, membership, quota):
 
 
 def groups(tmp_path, files, membership):
-    """A folder of control groups with these files, and a file with the process's membership."""
     root = tmp_path / "cgroup"
     root.mkdir()
     for name, text in files.items():

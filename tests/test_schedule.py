@@ -17,7 +17,6 @@ from bn_ext import _core
     ("variable", "value", "most"), [("OMP_THREAD_LIMIT", "2", 2), ("OMP_DYNAMIC", "true", 4)]
 )
 def test_fewer_threads_than_asked_for(variable, value, most):
-    """Threads that start do the work of threads that do not."""
     assert 1 <= run("threads", "fewer", **{variable: value}) <= most
 
 
@@ -30,7 +29,6 @@ def test_inside_another_region():
 
 @needs_openmp
 def test_a_million():
-    """At most 1024 threads are started, whatever num_threads says."""
     used, tasks = run("threads", "a_million", OMP_STACKSIZE="64k")
     assert used <= 1024 < tasks
 
@@ -74,7 +72,6 @@ def test_when_results_of_runs_are_cut_by_positions(dims, threads, caches, jointl
 
 @pytest.mark.parametrize("rows", [2, 30])
 def test_tiles_of_many_channels_are_at_most_4096_wide(rows):
-    """Of the gradient, and of its sums alone."""
     src, v = np.ones((rows, 40_000), np.float32), np.ones(40_000, np.float32)
     for is_training in (True, False):
         bn_ext.batch_norm_backward(

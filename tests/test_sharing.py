@@ -40,7 +40,6 @@ def lay(memory, start, name, layout):
 
 
 def refused(message, arrays):
-    """The call is refused, and nothing is written."""
     before = {name: a.tobytes() for name, a in arrays.items()}
     with pytest.raises(ValueError, match=message):
         run(arrays)
@@ -55,7 +54,6 @@ PAIRS = [(out, other) for i, out in enumerate(OUTPUTS) for other in [*OUTPUTS[i 
 @pytest.mark.parametrize("turned", TURNS)
 @pytest.mark.parametrize(("out", "other"), PAIRS)
 def test_one_element_in_common(rng, out, other, turned, other_turned, first):
-    """Arrays that share one element are refused; arrays side by side in memory are accepted."""
     base = inputs(rng)
     sizes = [int(np.prod(SHAPES.get(name, (CHANNELS,)))) for name in (out, other)]
     for common in (1, 0):
@@ -130,14 +128,10 @@ def test_a_gradient_for_all_channels_in_one_number(rng, name):
     assert number == getattr(p.run(bn_ext.batch_norm_backward), name)
 
 
-#: (shape, steps of diff_src, steps of src, start of src, is an element shared?)
-PUZZLES = [
+@pytest.mark.parametrize(("dims", "steps", "src_steps", "start", "shared"), [
     ((4, 13, 11, 12), (5310, 408, 37, 3), (3758, 4614, 2545, 4819), 14773, False),
     ((13, 12, 8, 5), (2176, 181, 22, 3), (2446, 6639, 2891, 1871), 2367, True),
-]
-
-
-@pytest.mark.parametrize(("dims", "steps", "src_steps", "start", "shared"), PUZZLES)
+])  # fmt: skip
 def test_what_is_too_hard_to_decide_counts_as_shared(rng, dims, steps, src_steps, start, shared):
     reach = start + sum((n - 1) * s for n, s in zip(dims, src_steps, strict=True)) + 1
     memory = rng.standard_normal(reach, np.float32)
@@ -170,7 +164,6 @@ def test_outs_that_share_memory_when_there_are_no_elements(rng, dims):
 
 
 def test_an_axis_of_length_2_counts():
-    """As output, the transpose of src is refused, and so are two rows in one place."""
     src = np.eye(2)
     in_one = as_strided(np.zeros(2), (2, 2), (0, 8))
     for out, message in ((src.T, "shares memory with src"), (in_one, IN_ONE_PLACE)):
@@ -179,7 +172,6 @@ def test_an_axis_of_length_2_counts():
 
 
 def restrided(array, stride):
-    """A view whose axes of length 1 have this stride."""
     strides = zip(array.shape, array.strides, strict=True)
     return as_strided(array, array.shape, [stride if n == 1 else s for n, s in strides])
 

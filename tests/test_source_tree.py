@@ -42,8 +42,6 @@ def test_hooks_have_the_versions_of_the_linters():
 
 
 class Item:
-    """A test as pytest collects it."""
-
     def __init__(self, name, **params):
         self.nodeid, self.callspec = f"{name}[{params}]", SimpleNamespace(params=params)
 
@@ -63,7 +61,6 @@ def test_in_the_fast_tests_each_two_values_meet():
 
 
 def test_each_test_of_teams_says_how_many_threads_it_had():
-    """Of one thread, it would say nothing."""
     asks = re.compile(r'num_threads"?\]?[=:](?! *[01]\b)')
     tells = re.compile(r"team_of|threads_used|last_call|assert_right")
     silent = []
@@ -115,7 +112,6 @@ def test_a_built_clone_imports_silently(clone):
 
 
 def imported(folder, *options, path=None):
-    """Import bn_ext in a folder and print where it is: (status, output, errors)."""
     code = "import bn_ext; print(bn_ext.__path__[0])"
     done = python(*options, "-c", code, cwd=folder, PYTHONPATH=path, PYTHONSAFEPATH=None)
     return done.returncode, done.stdout, done.stderr
@@ -218,8 +214,6 @@ def test_a_mutant_is_within_its_function(file, name, broken):
     assert broken in outcome
 
 
-# ---- building -----------------------------------------------------------------
-
 #: What gcc knows of the flags that would change bits or the floating-point mode.
 CFLAGS = shlex.split("""
 -Ofast -ffast-math --fast-math -funsafe-math-optimizations -fassociative-math -freciprocal-math
@@ -279,7 +273,6 @@ def sources(tmp_path):
 
 
 def build(sources, *target, **environment):
-    """Build with that compiler; return what is said."""
     variables = {"CC": str(sources.parent / "cc"), **environment}
     done = python(
         "setup.py", "build_ext", *(target or ("--build-lib", "made")), cwd=sources, **variables
@@ -313,7 +306,6 @@ def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name)
 @needs_linux
 @pytest.mark.skipif(not X86, reason="other machines have one level")
 def test_builds_at_once_get_what_they_ask_for(sources):
-    """Each wheel has its own levels and its own flags."""
     asked = ["baseline", "baseline,v3"]
     command = [sys.executable, "setup.py", "-q", "bdist_wheel", "-d"]
     variables = {"CC": str(sources.parent / "cc"), "PATH": "/usr/bin:/bin"}

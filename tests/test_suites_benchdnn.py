@@ -40,7 +40,6 @@ def inputs():
 
 
 def shapes(path):
-    """(N, C, ...) of each problem of a file."""
     for line in path.read_text(encoding="utf-8").splitlines():
         if not (text := line.partition("#")[0].partition('n"')[0].strip()):
             continue

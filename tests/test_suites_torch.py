@@ -36,7 +36,6 @@ def arrangements(torch):
 
 
 def outcome(torch, call, leaves, state, name):
-    """The result, its gradients, and the state that was updated."""
     results = call()
     rng = np.random.default_rng(1)
     diff = torch.from_numpy(rng.standard_normal(results.shape)).to(getattr(torch, name))

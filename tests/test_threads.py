@@ -22,8 +22,6 @@ from processes import run
 import bn_ext
 from bn_ext import _core, _runtime
 
-# ---- the GIL -------------------------------------------------------------------------------
-
 
 @contextlib.contextmanager
 def counting():
@@ -48,7 +46,6 @@ def counting():
 
 @pytest.mark.parametrize("case", ["plain", "sums", "with sums", "copied diff_dst", "copied out"])
 def test_gil_is_released(rng, case):
-    """Another thread goes on counting during a call of a few milliseconds."""
     p = Problem(rng, (80_000, 40), "NXC")
     spread = np.ones((80_000, 80), np.float32)[:, ::2]  # not contiguous
     p.diff_dst = spread if case == "copied diff_dst" else p.diff_dst
@@ -115,7 +112,6 @@ def test_omp_num_threads(count):
 @needs_openmp
 @needs_linux
 def test_every_part_of_a_call_has_the_threads_that_it_asks_for():
-    """Copies, gates and casts too, where the default would be four."""
     for call, (alone, three) in run("threads", "started", OMP_NUM_THREADS="4").items():
         assert alone == 0, call
         assert (three > 0) == ("statistics_backward" not in call), call  # once per channel: alone
@@ -166,9 +162,6 @@ def test_threadpoolctl_lists_the_pool():
     known, ours = run("threads", "pools")
     assert ours
     assert known == ours
-
-
-# ---- many callers, other pools ------------------------------------------------------
 
 
 def test_64_callers_with_mixed_shapes():
@@ -235,7 +228,6 @@ def test_two_callers_have_all_the_processors(rng):
 @needs_linux
 @pytest.mark.parametrize("others", ["sklearn.cluster", "torch"])
 def test_next_to_another_pool(others):
-    """Calls and forks work after another library has used OpenMP threads of its own."""
     pytest.importorskip(others)
     assert run("threads", "beside", others)[0]
 

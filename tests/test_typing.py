@@ -20,7 +20,6 @@ ADAPTERS = {"autograd": "autograd", "dask": "dask.array", "torch": "torch"}
 
 
 def test_specs_needs_no_import_of_its_own():
-    """It is imported when it is first used."""
     code = (
         "import sys, bn_ext\n"
         "print('specs' in dir(bn_ext), 'bn_ext.specs' in sys.modules)\n"
@@ -66,7 +65,6 @@ def test_help_has_names_of_types():
 
 
 def test_typical_uses_run_and_wrong_ones_are_refused():
-    """The functions refuse what type checkers must refuse in typical_uses.py."""
     wrong = runpy.run_path(str(PROGRAMS / "typical_uses.py"))["WRONG"]
     assert len(wrong) > 20
     for number, call in enumerate(wrong):

@@ -191,7 +191,6 @@ FORMS = [(form, name) for form in SHAPES for name in DATA_DTYPES]
 
 
 def any_circumstances(rng, past_the_cache):
-    """Random circumstances: they need not all be tried with every kind of gaps."""
     _core.use_isa(rng.choice(bn_ext.available_isas()))
     _core.set_cache_sizes(*CACHES[rng.integers(1, len(CACHES)) if past_the_cache else 0])
     return {
@@ -202,7 +201,6 @@ def any_circumstances(rng, past_the_cache):
 
 
 def check(rng, form, name, shapes):
-    """Check every way to call, with stores and gaps of each kind; all else is random."""
     teams = set()
     for shape in shapes:
         assert form_of(*shape).__name__ == form

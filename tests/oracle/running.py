@@ -40,7 +40,6 @@ class Bits:
 
 
 def address_of(view: Array | Bits) -> int:
-    """The address of an operand, as kernels take it."""
     return int((view.memory if isinstance(view, Bits) else view).ctypes.data)
 
 

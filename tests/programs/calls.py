@@ -63,9 +63,6 @@ def callers(work, count, forever=False):
         thread.join()
 
 
-# ---- limits -----------------------------------------------------------------------------
-
-
 def allow(bytes_more):
     """Allow this many threads beyond those that exist. Root has no limit, so a process of root
     first becomes a user without other processes.
@@ -89,9 +86,6 @@ def allow_bytes(bytes_more):
     """Allow this much address space beyond what is used; None: any."""
     limit = resource.RLIM_INFINITY if bytes_more is None else mapped() + bytes_more
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
-
-
-# ---- forks, threads, OpenMP's regions -----------------------------------------------------
 
 
 def in_child(function):

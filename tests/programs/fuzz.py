@@ -149,7 +149,6 @@ class Case:
         return results, [*pickled, *bits]
 
     def wrong(self, expected):
-        """What is wrong with the call as it is, or ''."""
         before = {n: memory.copy() for n, memory in self.read.items()}
         out = None if self.out is None else [made and made[0] for made in self.out]
         with fp_mode(self.mode):
@@ -173,7 +172,6 @@ class Case:
 
 
 def check(rng, name, alone):
-    """Make a problem of a member; raise if anything is wrong."""
     if alone:
         _core.use_isa(bn_ext.available_isas()[0])
     case = Case(rng, name)
@@ -186,7 +184,6 @@ def check(rng, name, alone):
 
 
 def call_until(end, seed, alone):
-    """Return the number of problems; raise if anything is wrong."""
     rng, count = np.random.default_rng(seed), 0
     while time.monotonic() < end:
         check(rng, str(rng.choice([*MEMBERS])), alone)

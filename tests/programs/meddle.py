@@ -55,8 +55,6 @@ class MeddlingList(Meddling, list):
 
 
 class Garbage:
-    """It makes a change when it is collected."""
-
     def __init__(self, change):
         self.me, self.change = self, change
 

@@ -145,7 +145,6 @@ def refused_calls():
 
 
 def check_refused(call, row):
-    """Fail each allocation in turn until the call has no more; return how many there are."""
     kinds = row.kind if isinstance(row.kind, tuple) else (row.kind,)
     # NumPy and CPython raise a SystemError in a few places that run out of memory.
     errors = (*kinds, TypeError, ValueError, MemoryError, SystemError)

@@ -19,7 +19,6 @@ def limited(limit, *threads):
 
 
 def problem_first():
-    """Make the problem, so that a limit does not hinder NumPy."""
     call(4000, num_threads=1)
 
 

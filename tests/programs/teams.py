@@ -36,7 +36,6 @@ def clocks(path):
 
 
 def wait(library, seconds):
-    """Let the library believe that time has passed."""
     ctypes.c_double.in_dll(library, "later").value += seconds
 
 

@@ -26,7 +26,6 @@ class Error(NamedTuple):
     bound: np.ndarray
 
     def holds(self):
-        """Is everything within its bound?"""
         return bool((self.off <= self.half_ulp + self.bound).all())
 
     def share(self):
@@ -55,15 +54,11 @@ def sum_errors(gamma_sum, beta_sum, want, data, vector=None, parts=1):
 
 
 def errors(grads, want, data, vector, *, is_training=True, parts=1):
-    """{output: Error} of a whole gradient."""
     bound = gradient_bounds(want, data, is_training=is_training, parts=parts)["diff_src"]
     return {
         "diff_src": error_of(grads.diff_src, want.diff_src, bound, short(data)),
         **sum_errors(grads.diff_gamma, grads.diff_beta, want, data, vector, parts),
     }
-
-
-# ---- forward --------------------------------------------------------------------------
 
 
 def statistics_errors(mean, variance, want, data, vector="float64", parts=1):
@@ -81,27 +76,19 @@ def dst_error(dst, want, data, axis, **options):
 
 
 def forward_errors(results, want, data, axis, *, added=False):
-    """{output: Error} of a training step."""
     return {
         "dst": dst_error(results.dst, want, data, axis, added=added),
         **statistics_errors(results.mean, results.variance, want, data),
     }
 
 
-# ---- backward, once more ------------------------------------------------------------
-
-
 def second_errors(results, want, data, vector):
-    """{result: Error} of a double backward."""
     bounds = second_bounds(want, data)
     kinds = [short(data)] * 2 + [vector]
     return {
         name: error_of(getattr(results, name), getattr(want, name), bounds[name], kind)
         for name, kind in zip(bounds, kinds, strict=True)
     }
-
-
-# ---- backward, against the reference ------------------------------------------------
 
 
 def reference_of(problem, is_training=True):

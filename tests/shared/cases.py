@@ -43,7 +43,6 @@ for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
 
 
 def bits(array):
-    """An array's bits, in logical order."""
     return np.ascontiguousarray(array).tobytes()
 
 
@@ -110,11 +109,9 @@ class Family(Problem):
 
     @property
     def count(self):
-        """Elements per channel."""
         return self.src.size // max(1, len(self.mean))
 
     def take(self, function, *names, **options):
-        """Call a member of the family, or its reference, with arguments of these names."""
         arguments = (getattr(self, name) for name in names)
         return function(*arguments, **self.options(options))
 
@@ -143,9 +140,6 @@ def order_bytes(shape, order, channels):
     axes = [*order] if len(order) > 4 else [sum(axis << 2 * k for k, axis in enumerate(order))]
     mark = [hashed >> 8 * (k % 8) & 255 for k in range(2 * len(order) - len(axes))]
     return np.array(axes + mark, np.uint8)
-
-
-# ---- where an array lies ------------------------------------------------------
 
 
 def placed(array, memory="contiguous", offset=0, order=None):
@@ -190,14 +184,11 @@ LARGE = (5000, 4, 64)  # 1.3 M elements: worth 26 threads
 
 
 def in_thread(function):
-    """What a function returns in a new thread, which has met no team that did not pay."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(function).result()
 
 
 def threads_used(p, **options):
-    """The number of threads that a call of the general function used."""
-
     def used():
         p.run(bn_ext.batch_norm_backward, **options)
         return _core.last_call()["threads"]

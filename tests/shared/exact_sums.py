@@ -47,7 +47,6 @@ def exact_sum(terms, *, squared=False):
 
 
 def exact_sums(*columns):
-    """exact_sum of each column of each array."""
     return np.array([[exact_sum(c) for c in terms.T] for terms in columns])
 
 

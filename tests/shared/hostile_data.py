@@ -45,7 +45,6 @@ class Population(namedtuple("Population", [*ARRAYS, "epsilon"])):
         return tuple(getattr(self, name) for name in names)
 
     def take(self, channels):
-        """These channels, in this order."""
         return self._replace(**{name: getattr(self, name)[channels] for name in ARRAYS})
 
     def laid_out(self, form, names):
@@ -55,7 +54,6 @@ class Population(namedtuple("Population", [*ARRAYS, "epsilon"])):
 
 
 def size_of(form, data):
-    """(C, M) of a population."""
     _, before, behind, channels = FORMS[form]
     size = dtype(data).itemsize
     return channels, int(np.prod(before(size) + behind(size)))
@@ -70,11 +68,7 @@ def laid_out(array, form):
 
 
 def by_channel(array, form):
-    """The inverse of laid_out."""
     return reference.by_channel(array, FORMATS[FORMS[form][0]])
-
-
-# ---- one channel ------------------------------------------------------------------
 
 
 #: Kinds of a channel's elements.
@@ -178,9 +172,6 @@ def population(rng, form, data, vector):
             for name, part in zip(ARRAYS, zip(*columns, strict=True), strict=True)
         ]
     return Population(*arrays, float(rng.choice([0, 1e-5, 0.037])))
-
-
-# ---- errors and bounds --------------------------------------------------------------
 
 
 def limit(name):
@@ -320,7 +311,6 @@ def nudged(rng, values):
 
 
 def mutated(rng, p):
-    """Random changes to channels: to elements, vectors' values, or whole channels."""
     arrays = {name: getattr(p, name).copy() for name in ARRAYS}
     c, m = p.src.shape
     rows = np.arange(c)
@@ -352,9 +342,6 @@ def mutated(rng, p):
 
 
 def search(rng, form, data, vector, member, output, generations):
-    """Change a random population's worst channels repeatedly, to increase the errors of `output`.
-    Yield what `measured` returns for each generation.
-    """
     best = population(rng, form, data, vector)
     shares, broken = measured(best, form, data, vector, member)
     yield shares, broken

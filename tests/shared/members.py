@@ -68,18 +68,15 @@ class Member:
 
     @property
     def reads(self):
-        """Names of its tensors; src first."""
         names = {*FUNCTIONS[self.function].operands, *self.arrays}
         return [name for name in TENSORS if name in names]
 
     @property
     def returns(self):
-        """The kind of each result."""
         last = ["tensor"] if "diff_src_1" in self.flags else []
         return [*FUNCTIONS[self.function].results.values(), *last]
 
     def like(self, p):
-        """For each result, an array of its shape and dtype."""
         kinds = {"tensor": p.src, "vector": p.gamma, "statistics": np.empty(len(p.gamma))}
         return [kinds[kind] for kind in self.returns]
 

@@ -62,7 +62,6 @@ class Columns:
             self.planes = folded("gradients", case, rows)["sums"]
 
     def add(self, columns, other):
-        """Add other sums to those of the first columns."""
         with np.errstate(all="ignore"):
             add_sums(self.case(columns, {}), self.planes[:, :columns], other)
 
@@ -74,9 +73,6 @@ class Columns:
             with np.errstate(all="ignore"):
                 sums.append(sum_columns(case, own))
         return np.array(sums).T
-
-
-# ---- the chunks of each form, in order: (PLANES, channels) each ---------------------------
 
 
 def channels_last(dtype, mean, *operands):

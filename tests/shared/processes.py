@@ -38,7 +38,6 @@ def printed_by(code, *options, **environment):
 
 
 def printed(done):
-    """What a process has printed, which must have succeeded."""
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout
 

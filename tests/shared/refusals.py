@@ -31,7 +31,6 @@ def takes(name):
 
 
 def dry(name, **operands):
-    """Check a call's arguments, and compute nothing."""
     if "sums" in operands:
         operands["total"] = total_of(operands.pop("sums"))
     return getattr(_core, name)(**operands, dry=True)
@@ -44,17 +43,14 @@ def arguments(p, name):
 
 
 def outs(p, name):
-    """An array of sevens for each result."""
     return [np.full_like(getattr(p, like), 7) for like in RESULTS[name].values()]
 
 
 def as_out(name, out):
-    """`out` as the function takes it."""
     return out[0] if name == "inference" else tuple(out)
 
 
 def four(p, **changed):
-    """Running statistics and how they are updated."""
     return {
         "running_mean": p.mean.copy(),
         "running_variance": p.variance.copy(),
@@ -127,6 +123,5 @@ def operands_of(p, name, **changes):
 
 
 def refused(kind, message, p, name, **changes):
-    """check_refused of a function with operands_of."""
     run = functools.partial(dry, name) if name in RESULTS else None
     check_refused(kind, message, function_of(name), operands_of(p, name, **changes), run)

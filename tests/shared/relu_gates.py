@@ -20,7 +20,6 @@ def lets_pass(dst):
 
 
 def forward(p, **options):
-    """The dst of inference with p's statistics."""
     names = ("src", "mean", "variance", "gamma", "beta")
     return p.take(bn_ext.batch_norm_inference, *names, **options)
 
@@ -40,10 +39,8 @@ def gated(p, gate, function=bn_ext.batch_norm_backward, **options):
 
 
 def passed(p):
-    """diff_dst, 0 where the gate is closed."""
     return np.where(p.passes, p.diff_dst, np.zeros((), p.diff_dst.dtype))
 
 
 def plain(p, **options):
-    """What a gated call must give."""
     return p.run(bn_ext.batch_norm_backward, diff_dst=passed(p), **options)

@@ -7,8 +7,6 @@ import numpy as np
 
 from bn_ext._dtypes import DTYPES
 
-# ---- sums of rows ------------------------------------------------------------------------
-
 
 def row_after_row(a, rng):
     return np.add.accumulate(a, axis=0)[-1] if len(a) else a.sum(axis=0)
@@ -54,8 +52,6 @@ def wide(a, rng):
 
 
 SUMS = {f.__name__: f for f in (row_after_row, backwards, shuffled, tree, blocks, kahan, wide)}
-
-# ---- kernels ---------------------------------------------------------------------------------
 
 
 class Kernels:
