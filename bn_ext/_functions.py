@@ -105,7 +105,7 @@ def batch_norm_training(
 
     Mean and variance are accurate even if the mean is far from 0, or squares overflow or underflow.
     A constant channel has a variance of 0 and dst = beta, unless rstd or gamma * rstd exceeds the
-    range of the arithmetic: its dst is then NaN, as with an epsilon of 0, or one below 8.6e-78 if
+    range of the arithmetic: its dst is then NaN, as with an epsilon of 0, or one below 8.636e-78 if
     the data is not float64. In an array in `out`, a variance too large for its dtype is Inf, and
     the diff_src and diff_gamma computed from it are 0: in float16 from a standard deviation of 256
     on, in float32 from 1.8e19 on.

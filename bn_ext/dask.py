@@ -75,7 +75,10 @@ def _checked(check: Any, data: _Named, vectors: _Named, options: _Named, **track
                 f"{k}: expected {src.numblocks} chunks, like src (sizes are unknown), got "
                 f"{data[k].numblocks}; compute_chunk_sizes() finds them"
             )
+    late = any(isinstance(a, da.Array) and math.isnan(a.size) for a in vectors.values())
     (vectors,) = compute({k: a for k, a in vectors.items() if a is not None})
+    if late:  # now their sizes are known
+        check(**(stand_ins | vectors), **options, **tracking, dry=True)
     ends = np.cumsum(src.chunks[axis])
     pieces = {k: np.split(_core.as_array(a, k), ends) for k, a in vectors.items()}
     by_block = [{k: parts[i].copy() for k, parts in pieces.items()} for i in range(len(ends))]

@@ -3,6 +3,7 @@
 import multiprocessing
 import tracemalloc
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -177,6 +178,26 @@ def test_chunks_of_unknown_sizes(rng):
     q.src = da.from_array(p.src, chunks=sized.chunks)
     assert np.isnan(q.diff_dst.shape[0])
     assert computed(backward(q)) == expected
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_vectors_of_unknown_sizes(rng, first):
+    """Once they are computed, another size than C is refused, and nothing has been written."""
+    p = problem(rng)
+    q, running = in_chunks(p), np.zeros(p.src.shape[-1])
+    for name in ("mean", "variance", "gamma"):
+        longer = np.concatenate([getattr(p, name)[:1], getattr(p, name)])
+        kept = da.from_array(np.arange(len(longer)) >= first, chunks=2)
+        setattr(q, name, da.from_array(longer, chunks=2)[kept])
+    if first == 1:
+        assert computed(backward(q)) == whole("batch_norm_backward", p, *BACKWARD)
+        return
+    tracking = {"running_mean": running, "running_variance": running.copy(),
+                "exponential_avg_factor": 0.1, "correction": 0}  # fmt: skip
+    for name, run in (("mean", backward), ("gamma", partial(training, **tracking))):
+        with pytest.raises(ValueError, match=rf"^{name}: expected shape \(8,\)"):
+            run(q)
+    assert not running.any()
 
 
 class Stored:

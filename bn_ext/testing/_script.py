@@ -133,11 +133,11 @@ def _text(function: Any, case: Case, result: str, load: str, stopped: str, strid
         f"got = got[{case.results.index(result)}] if isinstance(got, (tuple, list)) else got",
         f"got = np.asarray(got, {number!r})",
         f"right = {_literal(right.astype(number))}",
-        f"limit = {_literal(1.01 * bounds[1], '.3g')}",
+        f"limit = {_literal(np.where(np.isinf(right), 0, 1.01 * bounds[1]), '.3g')}",
         f'print("{result}, got:", got, "right:", right, sep="\\n")',
         'with np.errstate(all="ignore"):',
         "    near = (got == right) | (abs(got - right) <= limit)",
-        "good = near | (np.isnan(got) & np.isnan(right))",
+        "good = near | (np.isnan(got) & ~np.isfinite(right))",
         "sys.exit(int(not good.all()))",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
