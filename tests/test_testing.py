@@ -1375,3 +1375,9 @@ def test_progress_on_a_terminal(monkeypatch, capsys):
     err = capsys.readouterr().err
     assert re.search("\r\x1b\\[K2\\d cases, ", err)
     assert err.endswith("\r\x1b[K")
+
+
+def test_a_case_can_be_skipped_by_the_name_in_a_report():
+    first, *others = (case.name for case in standard_cases(Kind("backward"), quick=True))
+    left = standard_cases(Kind("backward"), quick=True, skip=first)
+    assert [case.name for case in left] == others
