@@ -17,6 +17,10 @@ from bn_ext.testing._operators import Operated
 Fails = Callable[[dict[str, Any]], bool]
 
 
+class _OutOfTimeError(Exception):
+    """No search for a smaller program goes on."""
+
+
 def program(
     function: Callable[..., Any], case: Case, result: str, is_wrong: Callable[[Case], bool],
     *, seconds: float = 10, load: str = "", strided: bool = False,
@@ -25,7 +29,7 @@ def program(
     `is_wrong`: is the result wrong in a case? `strided`: tensors have gaps.
     """
     end = time.monotonic() + seconds
-    smallest, stopped = case, False
+    smallest, stopping = case, ""
     arrays = {**case.arrays, **case.by_name}
     changeable = {n: a for n, a in arrays.items() if n not in ("dst", "mean", "variance")}
     absent = {name: None for name, array in changeable.items() if array is None}
@@ -36,10 +40,9 @@ def program(
     }
 
     def fails(change: dict[str, Any]) -> bool:
-        nonlocal smallest, stopped
-        stopped = time.monotonic() > end
-        if stopped:
-            return False
+        nonlocal smallest
+        if time.monotonic() > end:
+            raise _OutOfTimeError
         values = {name: array.astype(np.float64) for name, array in change.items()}
         change_all = as_set(**values, **absent, epsilon=case.epsilon)
         with _core.DefaultMode():
@@ -49,9 +52,11 @@ def program(
         smallest = made
         return True
 
-    if fails(start):  # or given statistics, or exact sums, are what shows it
-        _simplified(start, fails)
-    stopping = stopped * f", stopped after {seconds:g} s"
+    try:
+        if fails(start):  # or given statistics, or exact sums, are what shows it
+            _simplified(start, fails)
+    except _OutOfTimeError:
+        stopping = f", stopped after {seconds:g} s"
     return _text(function, smallest, result, load, stopping, strided)
 
 
