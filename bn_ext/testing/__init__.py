@@ -151,7 +151,8 @@ def check_backward(
     quick : bool, optional
         Whether to leave out the cases with many elements.
     skip : str or sequence of str, optional
-        Parts of names, such as ``"NaN"``: standard cases to leave out.
+        Standard cases to leave out: parts of their names, such as ``"NaN"``, or names as a report
+        has them.
     arithmetic : {"double", "float32", "any", "float16"}, optional
         What passes: errors within the bounds of bn_ext's own results; those of sums in the type of
         the data's arithmetic (float64 data: float64), in any order; also those of ``src * scale +
