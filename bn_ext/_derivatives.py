@@ -46,8 +46,8 @@ def statistics_backward(
 
 
 def workspace_size(elements: int, ndim: int) -> int:
-    """Bytes of a workspace: a bit for each element of src, and the order of src's axes."""
-    return (elements + 7) // 8 + 2 * ndim
+    """Bytes of a workspace: a bit for each element of src, then the order of src's axes."""
+    return (elements + 7) // 8 + ndim + 8
 
 
 def gated(

@@ -76,7 +76,7 @@ def batch_norm_training(
         Added to the result before the ReLU; of src's shape and dtype.
     relu : bool, optional
         If True, results that are 0 or less become 0; a NaN stays.
-    workspace : ndarray of uint8, shape (ceil(src.size / 8) + 2 * src.ndim,), optional
+    workspace : ndarray of uint8, shape (ceil(src.size / 8) + src.ndim + 8,), optional
         A contiguous array in which the call records which elements the ReLU passed, for
         `batch_norm_backward`: a bit each, and behind them what tells the order of axes and the
         shape. It needs ``relu=True``.
@@ -268,7 +268,7 @@ def batch_norm_backward(  # type: ignore[no-untyped-def]  # types: see the overl
         The shift of the forward pass, whose result is computed again from src (see Notes).
     dst : array, optional
         The result of the forward pass, with src's shape and dtype.
-    workspace : array of uint8, shape (ceil(src.size / 8) + 2 * src.ndim,), optional
+    workspace : array of uint8, shape (ceil(src.size / 8) + src.ndim + 8,), optional
         What the forward pass wrote to its ``workspace``, for a src of this shape and data_format.
         If its axes now have another order in memory, the result has the bits of that of the forward
         pass.

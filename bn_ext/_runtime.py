@@ -149,8 +149,7 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     Returns
     -------
     int
-        The previous limit, always 0 on systems where pages cannot be offered (Windows).
-        `show_config` shows how much is kept now.
+        The previous limit. `show_config` shows how much is kept now.
 
     Raises
     ------
@@ -170,8 +169,8 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
         limit = _memory() // 8
     else:
         limit = _core.as_index(nbytes, "nbytes", "an integer or None", 0, sys.maxsize)
-    before = _core.parked_limit()
-    _core.set_parked_limit(limit)
+    before = _core.keep_limit()
+    _core.set_keep_limit(limit)
     return before
 
 
@@ -226,8 +225,6 @@ def _processor() -> str:
 
 def _threads_set_by(threads: int) -> str:
     """What sets the default number of threads to `threads`, in a few words."""
-    if not _core.has_openmp():
-        return "the build, which has no OpenMP (docs/installation.md says how to get it)"
     if _core.fork_limits():
         return "the fork of this process (a copied OpenMP pool would hang)"
     varies = os.environ.get("OMP_DYNAMIC", "").strip().lower() in ("true", "1")
@@ -280,15 +277,14 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         "isa": get_isa(),
         "available_isas": available_isas(),
         "isa_forced": _FORCED_ISA is not None,
-        "openmp": _core.has_openmp(),
-        "idle_threads_set_by": _WAIT_SET_BY[spin] if _core.has_openmp() else None,
+        "idle_threads_set_by": _WAIT_SET_BY[spin],
         "openmp_libraries": tuple(libraries),
         "default_threads": threads,
         "threads_set_by": _threads_set_by(threads),
         "cpu_quota": _QUOTA,
         "cache_sizes": _core.cache_sizes(),
-        "keep_memory": _core.parked_limit(),
-        "kept_memory": _core.parked_bytes(),
+        "keep_memory": _core.keep_limit(),
+        "kept_memory": _core.kept_bytes(),
         "machine": platform.machine(),
         "processor": _processor(),
         "python": platform.python_version(),

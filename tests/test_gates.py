@@ -65,7 +65,7 @@ def test_every_bit_of_a_workspace_counts(size, num_threads):
         return bn_ext.batch_norm_backward(src, src, 0 * vector, vector, **gate, **options).diff_src
 
     none_of_all, bits_of_all = (packed(np.full(src.shape, on), src, "NXC") for on in (False, True))
-    bits_of_all[-5] = 0xFF  # past the last element too
+    bits_of_all[-11] = 0xFF  # past the last element too
     assert not diff_src(relu=True, workspace=none_of_all).any()
     assert bits(diff_src(relu=True, workspace=bits_of_all)) == bits(diff_src())
     assert cases.team_of(num_threads) == num_threads
@@ -160,29 +160,29 @@ def workspace_for(dims):
 def end_of_workspace(dims):
     options = {"epsilon": 0, "data_format": "NXC", "workspace": workspace_for(dims), **RELU}
     bn_ext.batch_norm_inference(np.zeros(dims, np.float16), *np.ones((2, dims[-1])), **options)
-    return options["workspace"][-2 * len(dims) :]
+    return options["workspace"][-len(dims) - 8 :]
 
 
-def test_no_workspace_of_two_axes_is_taken_for_another():
-    """All shapes of one size, which has more of them than those near it."""
+def test_no_workspace_of_another_shape_is_taken(rng):
+    """All shapes of one size, which has more of them than those near it; and other channels."""
     shapes = [
         (rows, n // rows) for n in range(7553, 7561) for rows in range(1, n + 1) if n % rows == 0
     ]
     assert len({len(workspace_for(dims)) for dims in shapes}) == 1
     assert len({end_of_workspace(dims).tobytes() for dims in shapes}) == len(shapes) > 100
-    rng = np.random.default_rng(0)
+    ends = {cases.order_bytes(dims, (0, 1), axis).tobytes() for dims in shapes for axis in (0, 1)}
+    assert len(ends) == 2 * len(shapes)
     made, other = Family(rng, (192, 40), "NXC"), Family(rng, (128, 60), "NXC")
     workspace = packed(made.src > 0, made.src, "NXC")
     with pytest.raises(ValueError, match="^workspace: expected what a forward pass wrote for src"):
         other.run(bn_ext.batch_norm_backward, workspace=workspace, **RELU)
 
 
-@pytest.mark.parametrize("axes", [3, 4, 5, 6, 7, 9])
-def test_forty_bits_tell_a_shape(rng, axes):
+@pytest.mark.parametrize("axes", [2, 3, 9])
+def test_sixty_four_bits_tell_a_shape(rng, axes):
     shapes = {tuple(map(int, dims)) for dims in rng.integers(2, 6, (200, axes))}
-    marks = np.unpackbits([end_of_workspace(dims)[axes if axes > 4 else 1 :] for dims in shapes], 1)
-    changing = marks[:, marks.min(0) < marks.max(0)]
-    assert len(np.unique(changing, axis=1).T) >= 40
+    marks = np.unpackbits([end_of_workspace(dims)[-8:] for dims in shapes], 1)
+    assert (marks.min(0) < marks.max(0)).all()
 
 
 def gradients(src, diff_dst, workspace, **options):

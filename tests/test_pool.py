@@ -66,20 +66,6 @@ def test_a_limit_on_address_space():
     assert all(1 <= used < 32 for used in run("pool", "little_address_space"))
 
 
-@pytest.mark.parametrize(
-    ("variable", "size", "threads"),
-    [
-        ("OMP_STACKSIZE", "16", 1),  # KiB; people mean megabytes
-        ("OMP_STACKSIZE", "+17K", 1),
-        ("GOMP_STACKSIZE", "32k", 1),
-        ("OMP_STACKSIZE", "1M", 4),
-        ("OMP_STACKSIZE", "much", 4),
-    ],
-)
-def test_a_thread_whose_stack_is_too_small_takes_no_work(variable, size, threads):
-    assert run("pool", "limited", 100, 4, 4, **{variable: size}) == [threads] * 2
-
-
 @needs_libgomp
 def test_all_calls_on_the_smallest_stack_in_use():
     pytest.importorskip("ml_dtypes")

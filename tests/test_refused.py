@@ -331,14 +331,14 @@ OF_GATES = [
         (BACKWARD, TypeError, "workspace", "an array, got int$", lambda a: 1),
         (WITH_WORKSPACE, TypeError, "workspace", "uint8, got bool", lambda a: a.astype(bool)),
         (WITH_WORKSPACE, ValueError, "workspace",
-         r"shape \(21,\), a bit for each element of src and two bytes for each axis, got \(20,\)",
+         r"shape \(26,\), a bit for each element of src, a byte for each axis and eight more, got",
          lambda a: a[1:]),
         (WITH_WORKSPACE, ValueError, "workspace",
          r"a contiguous array, got one with strides \(-1,\)", lambda a: a[::-1]),
         *((GATED, ValueError, "workspace", r"what a forward pass wrote for src of shape "
            r"\(6, 4, 5\) with the channels on axis 2, got one that ends in b'",
-           lambda a, end=end: np.append(a[:-6], np.array(end, np.uint8))) for end in (
-            (0,) * 6, (255,) * 6,  # never written
+           lambda a, end=end: np.append(a[:-11], np.array(end, np.uint8))) for end in (
+            (0,) * 11, (255,) * 11,  # never written
             *(order_bytes(*written) for written in (
                 ((6, 4, 5), (0, 0, 2), 2), ((6, 4, 5), (0, 3, 2), 2),  # no order of three axes
                 ((6, 4, 5), (0, 1, 2), 1),  # other channels
@@ -347,7 +347,7 @@ OF_GATES = [
         (FORWARD, ValueError, "workspace", "a writable array, got a read-only", read_only),
         (FORWARD, TypeError, "workspace", "a numpy.ndarray, got bytes", bytes))),
     row(FORWARD, ValueError, r"^workspace: expected a contiguous array, got one with strides \(2,",
-        relu=True, workspace=np.zeros(16, np.uint8)[::2], src=take("src", lambda a: a[:1, :2]),
+        relu=True, workspace=np.zeros(26, np.uint8)[::2], src=take("src", lambda a: a[:1, :2]),
         out=None),
 ]  # fmt: skip
 
@@ -390,8 +390,8 @@ def kept(q, exact):
 
 def first_bits(q):
     q.memory = np.zeros(q.src.nbytes, np.uint8)
-    q.memory[:21] = q.workspace
-    return q.memory[:21]
+    q.memory[:26] = q.workspace
+    return q.memory[:26]
 
 
 def over_bits(q, result):
@@ -410,7 +410,7 @@ OF_SHARING = [
           relu=True, workspace=first_bits, out=out_with(name, 0, over_bits))
       for name in WITH_WORKSPACE),
     row(FORWARD, ValueError, "^workspace: shares memory with src", relu=True, out=None,
-        workspace=take("src", lambda a: a.view(np.uint8).reshape(-1)[:21])),
+        workspace=take("src", lambda a: a.view(np.uint8).reshape(-1)[:26])),
     row("double_backward", ValueError, "^diff_src in out: shares memory with diff_diff_dst in out",
         out=lambda q: (q.src, q.src, None)),
     *(row("backward", ValueError, "^diff_gamma in out: shares memory with sums",

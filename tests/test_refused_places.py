@@ -152,7 +152,7 @@ OF_OTHERS = {
         listed(k, [1.0]), epsilon=1)),
     "a masked element": ("^src: masked arrays are not", 9, lambda k: bn_ext.batch_norm_training(
         np.ma.masked_array(np.ones(9), np.arange(9) == k).reshape(3, 3), epsilon=1)),
-    "a byte of a workspace": ("^workspace: expected what a forward pass wrote", 6, with_bit),
+    "a byte of a workspace": ("^workspace: expected what a forward pass wrote", 11, with_bit),
     "a dtype to check": ("^dtypes: expected any of .*, got 'bad'$", 3, lambda k: check_backward(
         print, dtypes=words(k, "float32", "float64"))),
     "a case to skip": ("^skip: expected a part of .*, got 'bad'$", 3, lambda k: check_backward(

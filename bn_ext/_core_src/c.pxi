@@ -22,7 +22,7 @@ cdef extern from "base/bn.h" nogil:
 
     enum:
         BN_DTYPES
-        SRC "BN_SRC", DIFF_DST "BN_DIFF_DST", SRC_1 "BN_SRC_1", DIFF_DIFF_SRC "BN_DIFF_DIFF_SRC"
+        SRC "BN_SRC", DIFF_DST "BN_DIFF_DST", SRC_1 "BN_SRC_1", DIFF_DIFF_SRC "BN_DIFF_DIFF_SRC", BN_GATE
         DST "BN_DST", DIFF_SRC "BN_DIFF_SRC", DIFF_DIFF_DST "BN_DIFF_DIFF_DST"
         DIFF_SRC_1 "BN_DIFF_SRC_1", BN_OPERANDS
         BN_MEAN, BN_VARIANCE, BN_GAMMA, BN_BETA, BN_DIFF_DIFF_GAMMA, BN_DIFF_DIFF_BETA
@@ -77,7 +77,7 @@ cdef extern from "base/bn.h" nogil:
 
 cdef extern from "exact/state.h" nogil:
     enum:
-        BN_MOST_PARTS, BN_LOG2_TERMS, BN_LOG2_TERMS_OF_PART
+        BN_LIMB_BITS, BN_MOST_PARTS, BN_LOG2_TERMS, BN_LOG2_TERMS_OF_PART
         BN_COUNT_AND_STAMP, BN_PARTS_ADDED, BN_MORE_ROWS
 
     ctypedef enum bn_kind_of_state:
@@ -91,8 +91,6 @@ cdef extern from "exact/state.h" nogil:
     const bn_format bn_formats[BN_DTYPES][BN_KINDS_OF_STATE]
     int64_t bn_state_mismatch(const int64_t *state, const bn_format *format, const bn_problem *p)
     int64_t bn_make_canonical(int64_t *state, const bn_format *format, int64_t channels)
-    void bn_fold_signs(int64_t *state, const bn_format *format, int64_t channels)
-    void bn_unfold_signs(int64_t *state, const bn_format *format, int64_t channels)
     int64_t bn_round_state(const int64_t *state, const bn_format *format, int64_t channels,
                            double *sums)
     int64_t bn_state_stats(const int64_t *state, const bn_format *format, int64_t channels,
@@ -105,8 +103,8 @@ cdef extern from "base/channel.h" nogil:
 
 cdef extern from "arrays/gates.h" nogil:
     int64_t bn_bytes_of_bits(int64_t elements)
-    void bn_make_bits(const bn_problem *p, const char *given, char *to)
-    bn_status bn_open_gate(bn_problem *p, const char *bits)
+    void bn_make_bits(const bn_problem *p, char *to)
+    bn_status bn_open_gate(bn_problem *p)
     void bn_close_gate(bn_problem *p)
 
 
@@ -114,22 +112,10 @@ cdef extern from "base/machine.h" nogil:
     cpdef void set_threads_limit "bn_set_threads_limit"(int threads)
     cpdef int default_threads "bn_default_threads"()
     cpdef int cpus "bn_cpus"()
-    cpdef c_bool has_openmp "bn_has_openmp"()
     cpdef c_bool fork_limits "bn_fork_limits"()
     int64_t bn_l2_bytes()
     int64_t bn_last_level_bytes()
     cpdef void set_cache_sizes "bn_set_cache_sizes"(int64_t l2, int64_t last_level)
-
-
-cdef extern from "base/parked.h" nogil:
-    enum:
-        BN_WORTH_PARKING
-    void *bn_take_memory(size_t bytes)
-    void bn_park_memory(void *memory)
-    c_bool bn_release_parked()
-    cpdef void set_parked_limit "bn_set_parked_limit"(int64_t bytes)
-    cpdef int64_t parked_limit "bn_parked_limit"()
-    cpdef int64_t parked_bytes "bn_parked_bytes"()
 
 
 cdef extern from "threads/schedule.h" nogil:
@@ -156,7 +142,7 @@ cdef extern from "arrays/axes.h" nogil:
                        unsigned char *to)
     c_bool bn_read_axes(const unsigned char *order, const bn_view *src, int channel_axis,
                         bn_axes *axes)
-    c_bool bn_follows(const bn_view *view, const bn_axes *axes)
+    c_bool bn_follows(const bn_view *view, const bn_axes *axes, c_bool dense)
     void bn_set_axes(bn_problem *p, const bn_view *views, const bn_axes *axes,
                      int channel_axis)
     c_bool bn_same_shape(const bn_view *a, const bn_view *b)

@@ -224,6 +224,8 @@ cdef object run_call(Call c, object out):
         else:
             with nogil:
                 status = compute(c)
+        if status != BN_OK and release_kept():
+            status = compute(c)
         if status != BN_OK:
             raise MemoryError("bn_ext: not enough memory for sums and coefficients")
     if c.facts.is_forward and has(c, WORKSPACE):
@@ -266,7 +268,7 @@ cdef int fill_problem(Call c) except -1:
     for role in range(BN_OPERANDS):
         walked[role] = c.view[role] if has(c, role) else walked[SRC]
         p.strided[role] = NULL
-        if not has(c, role) or c.is_empty or bn_follows(&c.view[role], &c.axes):
+        if not has(c, role) or c.is_empty or bn_follows(&c.view[role], &c.axes, makes_bits(c, role)):
             continue
         if not makes_bits(c, role) and bn_suits_tasks(&c.view[role], &c.axes, is_output(c, role)):
             p.strided[role] = &c.view[role]
@@ -278,6 +280,8 @@ cdef int fill_problem(Call c) except -1:
     for role in range(BN_OPERANDS):
         if not has(c, role):
             p.data[role] = NULL
+    if has(c, WORKSPACE) and not c.facts.is_forward:
+        p.data[BN_GATE] = c.view[WORKSPACE].data
     for role in range(VECTORS, VECTORS + BN_VECTORS):
         if has(c, role):
             p.vector[role - VECTORS] = vector_of(c, role)
@@ -315,22 +319,22 @@ cdef bint is_brief(Call c) noexcept:
 cdef bn_status compute(Call c) noexcept nogil:
     """Run the C code. Before it, fill copies of inputs; after it, copy those of outputs back."""
     cdef bn_problem *p = &c.problem
-    cdef bint gated = not c.facts.is_forward and (has(c, DST) or has(c, WORKSPACE))
+    cdef bint opens = not c.facts.is_forward and has(c, DST)
     cdef bn_status status = BN_OK
     cdef int role
     for role in range(BN_OPERANDS):
         if has(c, COPIES + role) and not is_output(c, role):
             bn_copy_elements(&c.view[role], p.data[role], &c.axes, False, p.num_threads)
-    if gated:
-        status = bn_open_gate(p, c.view[WORKSPACE].data)
+    if opens:
+        status = bn_open_gate(p)
     if status == BN_OK:
         status = c.facts.run_exactly(p) if c.exact else c.facts.run(p)
-        if gated:
+        if opens:
             bn_close_gate(p)
     if status != BN_OK:
         return status
     if c.facts.is_forward and has(c, WORKSPACE):
-        bn_make_bits(p, NULL, c.view[WORKSPACE].data)
+        bn_make_bits(p, c.view[WORKSPACE].data)
     for role in range(BN_OPERANDS):
         if has(c, COPIES + role) and is_output(c, role):
             bn_copy_elements(&c.view[role], p.data[role], &c.axes, True, p.num_threads)

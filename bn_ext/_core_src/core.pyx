@@ -38,7 +38,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_New, PyTuple_SetItem
 from libc.limits cimport INT_MAX
 from libc.math cimport INFINITY, isfinite
-from libc.string cimport memset
+from libc.string cimport memmove, memset
 
 cdef object ndarray = np.ndarray
 cdef object np_empty = np.empty
@@ -54,6 +54,7 @@ include "roles.pxi"
 include "call.pxi"
 include "arguments.pxi"
 include "inputs.pxi"
+include "kept.pxi"
 include "outputs.pxi"
 include "exact.pxi"
 include "process.pxi"

@@ -3,6 +3,9 @@
 A state is an int64 array of shape (k, 2, C); src_c/exact/state.h describes its rows.
 """
 
+cdef object UNITS_OF_LIMB = <int64_t>1 << BN_LIMB_BITS  # that make one of the next limb
+
+
 cdef object rounded_state(Call c, double *count):
     """The sums of a call's state, each rounded once; `count` is set to its number of elements per
     channel."""
@@ -154,25 +157,30 @@ cdef object of_few_parts(object state, StateFormat format):
 
 
 def pack_state(state, StateFormat format not None):
-    """The state in its canonical form, without limbs that are 0 in all channels; and which rows
-    are left."""
+    """The state in its canonical form, without limbs that are 0 in all channels; and which rows are
+    left. So that these are few, the highest limbs of a negative sum, -1 and all ones, become 0, and
+    the limb below them negative."""
+    cdef int k
     packed = canonical_state(state, format)
-    cdef int64_t[:, :, ::1] limbs = packed
-    if limbs.shape[2]:
-        bn_fold_signs(&limbs[0, 0, 0], format.row, limbs.shape[2])
+    for k in range(format.row.limbs - 1, 0, -1):
+        ones = packed[k] == -1
+        packed[k] += ones
+        packed[k - 1] -= ones * UNITS_OF_LIMB
     left = packed.any(axis=(1, 2))
     left[format.row.limbs:] = True
     return packed[left], left
 
 
 def unpack_state(packed, left, StateFormat format not None):
-    """The state that `pack_state` has packed."""
+    """The state that `pack_state` has packed; or another, if it was damaged meanwhile."""
     cdef int64_t count
+    cdef int k
     state = np.zeros((format.rows, BN_SUMS, packed.shape[2]), INT64)
     state[left] = packed
-    cdef int64_t[:, :, ::1] limbs = state
-    if limbs.shape[2]:
-        bn_unfold_signs(&limbs[0, 0, 0], format.row, limbs.shape[2])
+    for k in range(1, format.row.limbs):
+        negative = state[k - 1] < 0
+        state[k] -= negative
+        state[k - 1] += negative * UNITS_OF_LIMB
     return as_state(state, format, &count)
 
 

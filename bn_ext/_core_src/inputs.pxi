@@ -180,7 +180,7 @@ cdef int check_workspace(Call c) except -1:
     if view.ndim != 1 or view.shape[0] != size:
         raise ValueError(
             f"workspace: expected shape ({size},), a bit for each element of "
-            f"{input_name(c, SRC)} and two bytes for each axis, got {shape_of(view)}"
+            f"{input_name(c, SRC)}, a byte for each axis and eight more, got {shape_of(view)}"
         )
     if view.strides[0] != 1:
         raise ValueError(

@@ -90,61 +90,6 @@ cdef bint share_memory(object a, object b) except -1:
 
 # ---- new arrays -----------------------------------------------------------------
 
-cdef extern from "Python.h":
-    int PyTraceMalloc_Track(unsigned int domain, uintptr_t address, size_t size)
-    int PyTraceMalloc_Untrack(unsigned int domain, uintptr_t address)
-
-cdef enum:
-    TRACE_DOMAIN = 389047  # NumPy's domain in tracemalloc, for the memory of arrays
-
-
-@cython.final
-@cython.auto_pickle(False)  # a copy would release the same memory again
-cdef class Block:
-    """The memory of a large result (src_c/base/parked.h), and the `base` of its array."""
-
-    cdef char *data
-    cdef Py_ssize_t size
-
-    def __getbuffer__(self, Py_buffer *buffer, int flags):
-        Py_DECREF(None)  # Cython has put it into buffer.obj, which is overwritten
-        PyBuffer_FillInfo(buffer, self, self.data, self.size, False, flags)
-
-    def __dealloc__(self):
-        if self.data != NULL:
-            PyTraceMalloc_Untrack(TRACE_DOMAIN, <uintptr_t>self.data)
-            bn_park_memory(self.data)
-
-
-cdef object allocated(object make, object shape, object dtype):
-    """An array made by np.empty or np.zeros. If memory is short, what is kept gives way."""
-    cdef bint error
-    made = attempt(&error, (MemoryError, ValueError), make, (shape, dtype))
-    if not error:
-        return made
-    if isinstance(made, ValueError):  # larger than all memory
-        raise MemoryError(f"bn_ext: {made}")
-    if not bn_release_parked():
-        raise made
-    return make(shape, dtype)
-
-
-cdef object new_array(object shape, object dtype, Call c):
-    """An uninitialized array of src's size; if it is large, in memory that is kept."""
-    cdef Py_ssize_t i, bytes = size_of(c.dtype)
-    for i in range(c.view[SRC].ndim):
-        bytes *= c.view[SRC].shape[i]
-    if bytes < BN_WORTH_PARKING or parked_limit() == 0:
-        return allocated(np_empty, shape, dtype)
-    cdef Block block = Block.__new__(Block)
-    block.data, block.size = <char *>bn_take_memory(bytes), bytes
-    if block.data == NULL:
-        # It may succeed once what is kept is released; its MemoryError names shape and dtype.
-        return allocated(np_empty, shape, dtype)
-    PyTraceMalloc_Track(TRACE_DOMAIN, <uintptr_t>block.data, bytes)
-    return ndarray(shape, dtype, block)
-
-
 cdef object new_like_src(Call c, const bn_axes *order):
     """An array of src's shape and dtype, whose axes lie in this order."""
     cdef int i

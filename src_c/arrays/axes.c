@@ -1,6 +1,8 @@
 /* axes.c: see axes.h. */
 #include "arrays/axes.h"
 
+#include <string.h>
+
 #include "base/sizes.h"
 
 /* ---- order -------------------------------------------------------------- */
@@ -37,23 +39,9 @@ void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes) {
             add_axis(axes, src->strides[axis] == 0 ? axis : moving[next++], channel_axis);
 }
 
-/* Bytes of a workspace that hold the order; the mark has the rest, 24 bits and, from three axes on,
- * at least 40. */
-static int bytes_of_order(int ndim) {
-    return ndim > 4 ? ndim : 1;
-}
-
-/* What tells a workspace of this shape from others of its size: a hash; of two axes, with fewer
- * than 2^40 elements, the shape itself: the shorter length, which one it is, and the last bits of
- * the number of elements, which the size does not tell. */
+/* What tells a workspace of this shape from others of its size: a hash. */
 static uint64_t mark_of_shape(const bn_view *view, int channel_axis) {
-    if (view->ndim == 2) {
-        const uint64_t a = (uint64_t)view->shape[0], b = (uint64_t)view->shape[1];
-        const uint64_t shorter = a < b ? a : b;
-        if (0 < shorter && shorter < 1 << 20)
-            return shorter << 4 | (a < b) << 3 | (a * b) % 8;
-    }
-    uint64_t hash = (uint64_t)channel_axis;
+    uint64_t hash = mixed((uint64_t)channel_axis);
     for (int axis = 0; axis < view->ndim; axis++)
         hash = mixed(hash ^ (uint64_t)view->shape[axis]);
     return hash;
@@ -61,44 +49,32 @@ static uint64_t mark_of_shape(const bn_view *view, int channel_axis) {
 
 void bn_write_axes(const bn_view *src, int channel_axis, const bn_axes *axes, unsigned char *to) {
     const uint64_t mark = mark_of_shape(src, channel_axis);
-    const int bytes = bytes_of_order(src->ndim), rest = 2 * src->ndim - bytes;
-    int order[BN_MAX_AXES], n = 0;
+    int n = 0;
     for (; n < axes->n; n++)
-        order[n] = axes->axis[n];
+        to[n] = (unsigned char)axes->axis[n];
     for (int axis = 0; axis < src->ndim; axis++)
         if (src->shape[axis] == 1)
-            order[n++] = axis;
-    to[0] = 0;
-    for (int k = 0; k < n; k++)
-        if (bytes == 1)
-            to[0] |= (unsigned char)(order[k] << 2 * k);
-        else
-            to[k] = (unsigned char)order[k];
-    for (int k = 0; k < rest; k++)
-        to[bytes + k] = (unsigned char)(mark >> 8 * (k % 8));
+            to[n++] = (unsigned char)axis;
+    memcpy(to + n, &mark, sizeof mark);
 }
 
 bool bn_read_axes(const unsigned char *from, const bn_view *src, int channel_axis, bn_axes *axes) {
     const uint64_t mark = mark_of_shape(src, channel_axis);
-    const int bytes = bytes_of_order(src->ndim), rest = 2 * src->ndim - bytes;
-    for (int k = 0; k < rest; k++)
-        if (from[bytes + k] != (unsigned char)(mark >> 8 * (k % 8)))
-            return false;
     bool seen[BN_MAX_AXES] = {false};
     axes->n = 0;
     axes->channel = -1;
     for (int k = 0; k < src->ndim; k++) {
-        const int axis = bytes == 1 ? from[0] >> 2 * k & 3 : from[k];
+        const int axis = from[k];
         if (axis >= src->ndim || seen[axis])
             return false;
         seen[axis] = true;
         if (src->shape[axis] != 1)
             add_axis(axes, axis, channel_axis);
     }
-    return bytes > 1 || from[0] >> 2 * src->ndim == 0;
+    return memcmp(from + src->ndim, &mark, sizeof mark) == 0;
 }
 
-bool bn_follows(const bn_view *view, const bn_axes *axes) {
+bool bn_follows(const bn_view *view, const bn_axes *axes, bool dense) {
     const int channel = axes->channel;
     const size_t itemsize = (size_t)view->itemsize;
     size_t next = itemsize; /* modulo 2^64, as strides of no elements may be any */
@@ -111,10 +87,10 @@ bool bn_follows(const bn_view *view, const bn_axes *axes) {
     if (channel < 0)
         return true;
     const size_t run = next / itemsize, channels = (size_t)view->shape[axes->axis[channel]];
-    if ((size_t)view->strides[axes->axis[channel]] != next && run < BN_ALWAYS_LONG)
+    if ((size_t)view->strides[axes->axis[channel]] != next && (dense || run < BN_ALWAYS_LONG))
         return false;
     next *= channels;
-    const bool dense = run == 1 && channels < BN_WIDE_ENOUGH;
+    dense = dense || (run == 1 && channels < BN_WIDE_ENOUGH);
     for (k = channel - 1; k >= 0; k--) {
         const size_t here = (size_t)view->strides[axes->axis[k]];
         if ((k < channel - 1 || dense) && here != next)

@@ -16,11 +16,10 @@
 
 void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes);
 
-/* An order of axes as bytes, two for each axis: first the axes, slowest first, those of length 1
- * last, in a byte each, or in two bits of the first byte if there are up to four; then what tells
- * src's shape and the channel axis. */
+/* An order of axes as bytes: the axes, slowest first, those of length 1 last; then eight bytes that
+ * tell src's shape and the channel axis. */
 static inline ptrdiff_t bn_bytes_of_axes(int ndim) {
-    return 2 * (ptrdiff_t)ndim;
+    return ndim + (ptrdiff_t)sizeof(uint64_t);
 }
 
 void bn_write_axes(const bn_view *src, int channel_axis, const bn_axes *axes, unsigned char *to);
@@ -28,8 +27,9 @@ void bn_write_axes(const bn_view *src, int channel_axis, const bn_axes *axes, un
 /* Set `axes` to an order that bn_write_axes wrote. False if the bytes are none for src. */
 bool bn_read_axes(const unsigned char *from, const bn_view *src, int channel_axis, bn_axes *axes);
 
-/* Can kernels walk `view` in this order, as bn_problem wants it? */
-bool bn_follows(const bn_view *view, const bn_axes *axes);
+/* Can kernels walk `view` in this order, as bn_problem wants it? Or, if it must be `dense`, has it
+ * no gaps? */
+bool bn_follows(const bn_view *view, const bn_axes *axes, bool dense);
 
 /* Set a problem's data and sizes, from operands of the same shape that follow this order. */
 void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_axes *axes,

@@ -12,9 +12,13 @@ static inline int64_t bn_bytes_of_bits(int64_t elements) {
     return elements / 8 + (elements % 8 != 0);
 }
 
-/* Write a problem's bits: copied from `given` or, if `given` is NULL, made from dst. */
-void bn_make_bits(const bn_problem *p, const char *given, char *to);
+/* The bytes that kernels may read past the last bit. In a workspace, the order of axes is longer.
+ */
+enum { BN_PAST_BITS = 8 };
 
-/* Give a problem a gate, made by bn_make_bits from `bits` (as `given`). bn_close_gate frees it. */
-bn_status bn_open_gate(bn_problem *p, const char *bits);
+/* Write a problem's bits, made from dst, which must be without gaps. */
+void bn_make_bits(const bn_problem *p, char *to);
+
+/* Give a problem a gate of its own, made from dst. bn_close_gate frees it. */
+bn_status bn_open_gate(bn_problem *p);
 void bn_close_gate(bn_problem *p);

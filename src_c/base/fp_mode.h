@@ -11,29 +11,24 @@
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 
-/* The x87 control word: 64 bits of precision, to nearest, no traps. Long doubles obey it; MSVC has
- * none. */
+/* The x87 control word: 64 bits of precision, to nearest, no traps. Long doubles obey it. */
 #define FP_MODE_X87 0x37f
 
 static inline uint64_t fp_mode_enter(void) {
     const uint64_t found = _mm_getcsr();
-    uint16_t x87 = FP_MODE_X87;
-#ifdef __GNUC__
     const uint16_t ours = FP_MODE_X87;
+    uint16_t x87;
     __asm__ volatile("fnstcw %0" : "=m"(x87));
     if (x87 != ours)
         __asm__ volatile("fldcw %0" ::"m"(ours) : "memory");
-#endif
     _mm_setcsr(0x1f80);
     return found | (uint64_t)x87 << 32;
 }
 
 static inline void fp_mode_leave(uint64_t found) {
-#ifdef __GNUC__
     const uint16_t x87 = (uint16_t)(found >> 32);
     if (x87 != FP_MODE_X87) /* our flags would trap where the caller's word unmasks them */
         __asm__ volatile("fnclex\n\tfldcw %0" ::"m"(x87) : "memory");
-#endif
     _mm_setcsr((unsigned)found);
 }
 
@@ -52,23 +47,5 @@ static inline void fp_mode_leave(uint64_t found) {
 }
 
 #else
-#include <fenv.h>
-
-static _Thread_local fenv_t fp_mode_found; /* by the outermost entry */
-static _Thread_local uint64_t fp_mode_depth;
-
-static inline uint64_t fp_mode_enter(void) {
-    const uint64_t depth = fp_mode_depth++;
-    if (depth == 0)
-        fegetenv(&fp_mode_found);
-    fesetenv(FE_DFL_ENV);
-    return depth;
-}
-
-static inline void fp_mode_leave(uint64_t depth) {
-    fp_mode_depth = depth;
-    if (depth == 0)
-        fesetenv(&fp_mode_found);
-}
-
+#error "bn_ext is for x86-64 and aarch64"
 #endif

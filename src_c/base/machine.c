@@ -1,24 +1,12 @@
 /* machine.c: forks, CPUs, time and caches. */
 #include "base/machine.h"
 
+#include <omp.h>
+#include <pthread.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #include "base/sizes.h"
-
-#ifdef _OPENMP
-#include <omp.h>
-#else
-#define omp_get_num_procs()         1
-#define omp_get_max_threads()       1
-#define omp_get_thread_limit()      1
-#define omp_get_max_active_levels() 1
-#define omp_get_level()             0
-#define omp_get_wtime()             0
-#endif
-#ifndef _WIN32
-#include <pthread.h>
-#include <time.h>
-#endif
 
 /* ---- forks --------------------------------------------------------------- */
 
@@ -32,7 +20,6 @@ void bn_has_team(void) {
     atomic_store(&had_team, true);
 }
 
-#if defined(_OPENMP) && !defined(_WIN32)
 /* There, if LLVM's or Intel's runtime has taken libgomp's place: in a child that a thread other
  * than the first has forked, LLVM's hangs. */
 __attribute__((weak)) int kmp_get_blocktime(void);
@@ -45,7 +32,6 @@ static void mark_forked(void) {
 __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(NULL, NULL, mark_forked);
 }
-#endif
 
 /* ---- CPUs ---------------------------------------------------------------- */
 
@@ -53,14 +39,6 @@ static atomic_int threads_limit;
 
 void bn_set_threads_limit(int threads) {
     atomic_store(&threads_limit, threads);
-}
-
-bool bn_has_openmp(void) {
-#ifdef _OPENMP
-    return true;
-#else
-    return false;
-#endif
 }
 
 int bn_cpus(void) {
@@ -83,13 +61,9 @@ int bn_default_threads(void) {
 /* ---- time ---------------------------------------------------------------- */
 
 double bn_seconds(void) {
-#ifdef _WIN32
-    return omp_get_wtime(); /* QueryPerformanceCounter; elsewhere, it may be the wall clock */
-#else
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-#endif
 }
 
 /* ---- caches -------------------------------------------------------------- */

@@ -6,7 +6,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "base/parked.h"
 #include "base/sizes.h"
 
 /* Room for `count` items of `bytes` bytes each, from the next cache line of `memory` on. If
@@ -21,16 +20,8 @@ static inline void *lay_out(char *memory, size_t *used, int64_t count, int64_t b
     return memory ? memory + at : NULL;
 }
 
-/* malloc; if memory is short, parked memory gives way. */
-static inline void *allocate(size_t bytes) {
-    void *memory = malloc(bytes);
-    if (!memory && bn_release_parked())
-        memory = malloc(bytes);
-    return memory;
-}
-
-/* The same, but the result starts on a cache line; the caller frees *to_free. */
+/* Memory whose result starts on a cache line; the caller frees *to_free. */
 static inline char *line_aligned(size_t bytes, char **to_free) {
-    *to_free = allocate(bytes + LINE_BYTES);
+    *to_free = malloc(bytes + LINE_BYTES);
     return *to_free ? on_line(*to_free) : NULL;
 }

@@ -100,24 +100,6 @@ int64_t bn_make_canonical(int64_t *state, const bn_format *format, int64_t chann
     return -1;
 }
 
-void bn_fold_signs(int64_t *state, const bn_format *format, int64_t channels) {
-    const int64_t n = BN_SUMS * channels;
-    for (int64_t i = format->limbs * n - 1; i >= n; i--)
-        if (state[i] == -1) {
-            state[i] = 0;
-            state[i - n] -= BN_LIMB_MASK + 1;
-        }
-}
-
-void bn_unfold_signs(int64_t *state, const bn_format *format, int64_t channels) {
-    const int64_t n = BN_SUMS * channels;
-    for (int64_t i = n; i < format->limbs * n; i++)
-        if (state[i - n] < 0) {
-            state[i] = (int64_t)((uint64_t)state[i] - 1);
-            state[i - n] += BN_LIMB_MASK + 1;
-        }
-}
-
 /* ---- count and stamp ------------------------------------------------------- */
 
 /* Changes whenever a state's meaning does. */

@@ -69,12 +69,6 @@ int64_t bn_round_state(const int64_t *state, const bn_format *format, int64_t ch
 int64_t bn_state_stats(const int64_t *state, const bn_format *format, int64_t channels,
                        double *stats);
 
-/* From a canonical state, make one with fewer rows that are not 0, for pickles: the highest limbs
- * of a negative sum, -1 and all ones, become 0, and the limb below them negative. Then undo that;
- * the state may be damaged. */
-void bn_fold_signs(int64_t *state, const bn_format *format, int64_t channels);
-void bn_unfold_signs(int64_t *state, const bn_format *format, int64_t channels);
-
 /* Set a part's count, stamp and number of parts (1). */
 void bn_stamp_state(int64_t *state, const bn_format *format, const bn_problem *p, int64_t count);
 

@@ -26,21 +26,14 @@
  * Rounding assumes the default floating-point environment (see fp_mode.h). */
 #pragma once
 
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "bn_ext is written for little-endian machines (bf16 packs, see bf16.c)"
-#endif
-
 #if defined(__AVX512F__)
 #include "kernels/vec_avx512.h"
 #elif defined(__AVX2__)
 #include "kernels/vec_avx2.h"
 #elif defined(__x86_64__)
 #include "kernels/vec_sse2.h"
-#elif defined(__aarch64__)
+#else
 #include "kernels/vec_neon.h"
-#else /* correct everywhere, fast nowhere */
-#define VEC_BYTES 16
-#include "kernels/vec_types.h"
 #endif
 #include "kernels/vec_portable.h"
 

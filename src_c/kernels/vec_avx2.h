@@ -40,7 +40,6 @@ INLINE u32v smaller_u32(u32v a, u32v b) {
     return (u32v)_mm256_min_epu32((__m256i)a, (__m256i)b);
 }
 
-#define OWN_ANY_NAN
 INLINE bool f32_any_nan(f32v a, f32v b) {
     return _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q));
 }
@@ -48,7 +47,6 @@ INLINE bool f64_any_nan(f64v a, f64v b) {
     return _mm256_movemask_pd(_mm256_cmp_pd((__m256d)a, (__m256d)b, _CMP_UNORD_Q));
 }
 
-#define OWN_WIDEN
 INLINE f64v widen_low(f32v v) {
     return (f64v)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v));
 }

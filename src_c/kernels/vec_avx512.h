@@ -30,7 +30,6 @@ INLINE u32v smaller_u32(u32v a, u32v b) {
     return (u32v)_mm512_min_epu32((__m512i)a, (__m512i)b);
 }
 
-#define OWN_ANY_NAN
 INLINE bool f32_any_nan(f32v a, f32v b) {
     return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q);
 }
@@ -58,7 +57,6 @@ INLINE f64v keep_f64(uint32_t bits, f64v v) {
     return (f64v)_mm512_maskz_mov_pd((__mmask8)bits, (__m512d)v);
 }
 
-#define OWN_WIDEN
 INLINE f64v widen_low(f32v v) {
     return (f64v)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v));
 }

@@ -6,7 +6,6 @@
 #define VEC_BYTES 16
 #include "kernels/vec_types.h"
 
-#define OWN_ANY_NAN
 INLINE bool f32_any_nan(f32v a, f32v b) {
     return vminvq_u32((uint32x4_t)((a == a) & (b == b))) == 0;
 }
@@ -14,7 +13,6 @@ INLINE bool f64_any_nan(f64v a, f64v b) {
     return vminvq_u32((uint32x4_t)((a == a) & (b == b))) == 0;
 }
 
-#define OWN_WIDEN
 INLINE f64v widen_low(f32v v) {
     return (f64v)vcvt_f64_f32(vget_low_f32((float32x4_t)v));
 }

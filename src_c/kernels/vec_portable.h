@@ -63,18 +63,6 @@ INLINE u32v smaller_u32(u32v a, u32v b) {
 }
 #endif
 
-#ifndef OWN_ANY_NAN
-/* Always true, as looking for NaNs costs as much as replacing them. */
-INLINE bool f32_any_nan(f32v a, f32v b) {
-    (void)a, (void)b;
-    return true;
-}
-INLINE bool f64_any_nan(f64v a, f64v b) {
-    (void)a, (void)b;
-    return true;
-}
-#endif
-
 #ifndef OWN_WHERE
 INLINE f32v f32_where_positive(f32v gate, f32v v) {
     return (f32v)(~(u32v)(gate <= 0) & (u32v)v);
@@ -83,14 +71,10 @@ INLINE f64v f64_where_positive(f64v gate, f64v v) {
     return (f64v)(~(u64v)(gate <= 0) & (u64v)v);
 }
 
-/* lane_bits: for lane i, bit i. even_lane_bits: for lane i, bit 2 * i. */
-static const uint32_t lane_bits[16] = {1u << 0,  1u << 1,  1u << 2,  1u << 3, 1u << 4,  1u << 5,
-                                       1u << 6,  1u << 7,  1u << 8,  1u << 9, 1u << 10, 1u << 11,
-                                       1u << 12, 1u << 13, 1u << 14, 1u << 15};
-static const uint32_t even_lane_bits[16] = {
-    1u << 0,  1u << 2,  1u << 4,  1u << 6,  1u << 8,  1u << 10, 1u << 12, 1u << 14,
-    1u << 16, 1u << 18, 1u << 20, 1u << 22, 1u << 24, 1u << 26, 1u << 28, 1u << 30};
-static const uint64_t wide_lane_bits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+/* Of lane i, bit i; of even_lane_bits, bit 2 * i. */
+static const uint32_t lane_bits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+static const uint32_t even_lane_bits[8] = {1, 4, 16, 64, 256, 1024, 4096, 16384};
+static const uint64_t wide_lane_bits[4] = {1, 2, 4, 8};
 
 INLINE f32v keep_f32(uint32_t bits, f32v v) {
     const u32v own = *(const u32v_any *)lane_bits;
@@ -103,15 +87,6 @@ INLINE f32v keep_even_f32(uint32_t bits, f32v v) {
 INLINE f64v keep_f64(uint32_t bits, f64v v) {
     const u64v own = (u64v) * (const u32v_any *)wide_lane_bits;
     return (f64v)((u64v)((own & (uint64_t)bits) == own) & (u64v)v);
-}
-#endif
-
-#ifndef OWN_WIDEN
-INLINE f64v widen_low(f32v v) {
-    return (f64v){v[0], v[1]};
-}
-INLINE f64v widen_high(f32v v) {
-    return (f64v){v[2], v[3]};
 }
 #endif
 

@@ -14,7 +14,6 @@ INLINE void nontemporal_fence(void) {
     _mm_sfence();
 }
 
-#define OWN_ANY_NAN
 INLINE bool f32_any_nan(f32v a, f32v b) {
     return _mm_movemask_ps(_mm_cmpunord_ps((__m128)a, (__m128)b));
 }
@@ -22,7 +21,6 @@ INLINE bool f64_any_nan(f64v a, f64v b) {
     return _mm_movemask_pd(_mm_cmpunord_pd((__m128d)a, (__m128d)b));
 }
 
-#define OWN_WIDEN
 INLINE f64v widen_low(f32v v) {
     return (f64v)_mm_cvtps_pd((__m128)v);
 }

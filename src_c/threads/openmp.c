@@ -1,24 +1,10 @@
-/* openmp.c: the threads of a call are those of an OpenMP parallel region. On Linux, no call asks
- * the runtime for threads that the system would not start. Without OpenMP, a call has one. */
-#define _GNU_SOURCE /* pthread_getattr_np */
+/* openmp.c: the threads of a call are those of an OpenMP parallel region. No call asks the runtime
+ * for threads that the system would not start. */
 #include "threads/team.h"
 
-#ifndef _OPENMP
-void bn_run_team(int threads, bn_team_work *work, void *argument) {
-    (void)threads;
-    work(argument, 0);
-}
-
-bool bn_teams_pay(void) {
-    return true;
-}
-#else
 #include <omp.h>
-#include <stdatomic.h>
-
-#ifndef _WIN32
 #include <pthread.h>
-#endif
+#include <stdatomic.h>
 
 #include "base/fp_mode.h"
 #include "base/machine.h"
@@ -28,17 +14,15 @@ bool bn_teams_pay(void) {
 /* ---- threads that can be started ------------------------------------------ */
 
 /* OpenMP's runtimes end the process if they cannot start a thread (a limit on processes or address
- * space). So on Linux, where such limits are common, threads are started on trial before a region
- * that needs more of them than the calling thread's pool has. libgomp keeps only the last team's
- * threads, so pool_size is the size of that team. A pool that could not grow stays as it is for a
- * while. Pools grow one at a time, so that no other call starts threads between the trial and the
- * region. */
+ * space). So threads are started on trial before a region that needs more of them than the calling
+ * thread's pool has. libgomp keeps only the last team's threads, so pool_size is the size of that
+ * team. A pool that could not grow stays as it is for a while. Pools grow one at a time, so that no
+ * other call starts threads between the trial and the region. */
 static _Thread_local int pool_size = 1;
 static _Thread_local double full_until;
 static atomic_flag growing = ATOMIC_FLAG_INIT;
 enum { STAYS_FULL = 10 }; /* seconds */
 
-#ifdef __linux__
 static pthread_mutex_t door = PTHREAD_MUTEX_INITIALIZER;
 
 static void *wait_at_door(void *nothing) {
@@ -62,23 +46,6 @@ static int startable(int wanted) {
     return n / 2;
 }
 
-/* Has this thread of the runtime's the stack that work takes? That is 13 KiB (measured), and 11
- * more if a signal comes. OMP_STACKSIZE=16 means 16 KiB. */
-static bool stack_suffices(void) {
-    static _Thread_local void *lowest;
-    pthread_attr_t own;
-    size_t bytes;
-    if (!lowest && pthread_getattr_np(pthread_self(), &own) == 0) {
-        (void)pthread_attr_getstack(&own, &lowest, &bytes);
-        (void)pthread_attr_destroy(&own);
-    }
-    return (char *)__builtin_frame_address(0) - (char *)lowest >= 32 << 10;
-}
-#else
-#define startable(wanted) (wanted)
-#define stack_suffices()  true
-#endif
-
 /* How many threads, at most `threads`, a region can have. If *grows becomes true, the region must
  * clear `growing` when all of them exist. */
 static int startable_team(int threads, bool *grows) {
@@ -98,7 +65,6 @@ static int startable_team(int threads, bool *grows) {
 
 /* ---- forks ------------------------------------------------------------------ */
 
-#ifndef _WIN32
 /* Give up the pool before a fork, whoever made it: else the child's thread, in its next region or
  * when it ends, would wait for threads that the child lacks. Within a region, this fails. */
 static void leave_pool(void) {
@@ -109,7 +75,6 @@ static void leave_pool(void) {
 __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(leave_pool, NULL, NULL);
 }
-#endif
 
 /* ---- teams that do not pay ---------------------------------------------- */
 
@@ -152,16 +117,14 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
         const int me = omp_get_thread_num();
         if (me == 0 && grows)
             atomic_flag_clear(&growing);
-        if (me == 0 || stack_suffices()) {
-            atomic_fetch_add(&begun, 1);
-            const double own_start = me == 0 ? bn_seconds() : 0;
-            const uint64_t mode = fp_mode_enter(); /* a pool's threads may have any */
-            work(argument, me);
-            fp_mode_leave(mode);
-            if (me == 0) {
-                worked = bn_seconds() - own_start;
-                came = atomic_load(&begun);
-            }
+        atomic_fetch_add(&begun, 1);
+        const double own_start = me == 0 ? bn_seconds() : 0;
+        const uint64_t mode = fp_mode_enter(); /* a pool's threads may have any */
+        work(argument, me);
+        fp_mode_leave(mode);
+        if (me == 0) {
+            worked = bn_seconds() - own_start;
+            came = atomic_load(&begun);
         }
     }
     const int team = atomic_load(&begun);
@@ -172,4 +135,3 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
         learnt = bn_learn(learnt, bn_seconds(), start, worked, came);
     }
 }
-#endif

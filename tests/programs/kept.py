@@ -39,12 +39,12 @@ def gives_way(limit, taker):
     bn_ext.keep_memory(1 << 40)
     results = [result() for _ in range(10)]
     del results
-    kept = _core.parked_bytes()
+    kept = _core.kept_bytes()
     field = {"RLIMIT_AS": "VmSize", "RLIMIT_DATA": "VmData"}[limit]
     used = 1024 * int(re.search(rf"{field}:\s*([0-9]+)", Path("/proc/self/status").read_text())[1])
     resource.setrlimit(getattr(resource, limit), (used + (1 << 20), resource.RLIM_INFINITY))
     returned = calls[taker]()
-    return [kept > 0, _core.parked_bytes(), returned is None]
+    return [kept > 0, _core.kept_bytes(), returned is None]
 
 
 def child():
@@ -52,10 +52,10 @@ def child():
     right = result().tobytes()
     alive = result()
     result()
-    kept = _core.parked_bytes()
+    kept = _core.kept_bytes()
 
     def overwrite():
-        ours = _core.parked_bytes()
+        ours = _core.kept_bytes()
         a = result()
         a[...] = -1
         alive[...] = -2
@@ -64,7 +64,7 @@ def child():
     return (
         kept > 0
         and in_child(overwrite)
-        and _core.parked_bytes() == kept
+        and _core.kept_bytes() == kept
         and alive.tobytes() == result().tobytes() == right
     )
 

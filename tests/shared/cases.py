@@ -1,7 +1,6 @@
 """Problems for the tests: one dtype table, operands by name, arrays of any layout and place."""
 
 import copy
-import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
@@ -118,7 +117,7 @@ class Family(Problem):
 
 def packed(gate, like, data_format):
     """A gate as the workspace has it: a bit per element in like's memory order, low bits first;
-    then that order and what tells the shape, two bytes per axis.
+    then that order, a byte for each axis, and what tells the shape.
     """
     order, channels = full_order(like), 1 if data_format == "NCX" else like.ndim - 1
     passes = np.packbits(gate.transpose(order).ravel(), bitorder="little")
@@ -126,20 +125,14 @@ def packed(gate, like, data_format):
 
 
 def order_bytes(shape, order, channels):
-    """What is behind the bits of a workspace: the order, in a byte for each axis or, of up to four,
-    in one byte; then a hash, but of two axes the shorter length, 20 bits, and what tells the other.
-    """
-    hashed, low = channels, 2**64 - 1
-    for length in shape:
-        hashed = (hashed ^ length) + 0x9E3779B97F4A7C15 & low
-        hashed = (hashed ^ hashed >> 30) * 0xBF58476D1CE4E5B9 & low
-        hashed = (hashed ^ hashed >> 27) * 0x94D049BB133111EB & low
-        hashed ^= hashed >> 31
-    if len(shape) == 2 and 0 < min(shape) < 2**20:
-        hashed = 16 * min(shape) + 8 * (shape[0] < shape[1]) + math.prod(shape) % 8
-    axes = [*order] if len(order) > 4 else [sum(axis << 2 * k for k, axis in enumerate(order))]
-    mark = [hashed >> 8 * (k % 8) & 255 for k in range(2 * len(order) - len(axes))]
-    return np.array(axes + mark, np.uint8)
+    """What is behind the bits of a workspace: the order, in a byte for each axis, then a hash."""
+    mark, low = 0, 2**64 - 1
+    for number in (channels, *shape):
+        mark = (mark ^ number) + 0x9E3779B97F4A7C15 & low
+        mark = (mark ^ mark >> 30) * 0xBF58476D1CE4E5B9 & low
+        mark = (mark ^ mark >> 27) * 0x94D049BB133111EB & low
+        mark ^= mark >> 31
+    return np.array([*order, *mark.to_bytes(8, "little")], np.uint8)
 
 
 def placed(array, memory="contiguous", offset=0, order=None):
@@ -197,8 +190,8 @@ def threads_used(p, **options):
 
 
 def are_expected(threads, asked, tasks):
-    """Does a call that asks for `asked` threads use `threads`? Without OpenMP, it uses one."""
-    return threads == (min(asked, tasks) if _core.has_openmp() else 1)
+    """Does a call that asks for `asked` threads use `threads`?"""
+    return threads == min(asked, tasks)
 
 
 def team_of(asked):
@@ -207,7 +200,7 @@ def team_of(asked):
     """
     threads, tasks, _ = _core.last_call().values()
     assert are_expected(threads, asked, tasks)
-    return threads if _core.has_openmp() else asked
+    return threads
 
 
 def mixed_bits(seed, num_threads=None):

@@ -6,11 +6,11 @@ import sys
 import numpy as np
 import pytest
 
-from bn_ext import _core, _runtime
+from bn_ext import _runtime
 
 CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
-needs_openmp = pytest.mark.skipif(not _core.has_openmp(), reason="built without OpenMP")
+needs_openmp = pytest.mark.skipif(False, reason="")
 needs_libgomp = pytest.mark.skipif(
     not any("libgomp" in path for path in _runtime._openmp_libraries()), reason="no libgomp"
 )

@@ -1,0 +1,196 @@
+"""New arrays; and large memory that outlives a call, for the next one. Included by core.pyx.
+
+Writing to 160 MB takes 8 ms longer if it has just been mapped, because the system clears each page.
+So the memory of a large result is kept when its array is gone: it stays mapped, and a later result
+of about its size may get it. The system may take the pages of kept mappings whenever it needs
+memory (MADV_FREE). Pages that it has not taken are written as fast as others.
+"""
+
+cdef extern from "<sys/mman.h>" nogil:
+    enum:
+        MADV_FREE, MADV_HUGEPAGE, MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE
+    void *MAP_FAILED
+    void *mmap(void *address, size_t bytes, int protection, int flags, int file, ptrdiff_t offset)
+    int munmap(void *address, size_t bytes)
+    int madvise(void *address, size_t bytes, int advice)
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t *mutex, const void *attributes)
+    int pthread_mutex_lock(pthread_mutex_t *mutex)
+    int pthread_mutex_unlock(pthread_mutex_t *mutex)
+    int pthread_atfork(void (*before)(), void (*parent)(), void (*child)())
+
+cdef extern from "Python.h":
+    int PyTraceMalloc_Track(unsigned int domain, uintptr_t address, size_t size)
+    int PyTraceMalloc_Untrack(unsigned int domain, uintptr_t address)
+
+cdef enum:
+    # glibc keeps freed memory itself: new memory of fewer bytes costs no more than kept memory (measured).
+    WORTH_KEEPING = 16 << 20
+    MOST_KEPT = 64
+    WASTE = 4  # a mapping has at most 1 + 1/WASTE times the bytes asked for
+    HUGE_PAGE = 2 << 20
+    # Data starts in mid-page, because NumPy's arrays start near a page's start. A load waits for recent
+    # stores near its offset in a page: with 48 bytes between offsets, it takes six times as long (Zen 3).
+    START = 2 << 10
+    TRACE_DOMAIN = 389047  # NumPy's domain in tracemalloc, for the memory of arrays
+
+cdef struct Mapping:
+    char *all    # with room for the next boundary of a huge page, from which data lies START bytes
+    char *data   # NULL: none
+    size_t bytes
+
+# The lock guards all that follows. Who has it runs no Python code.
+cdef pthread_mutex_t lock
+cdef Mapping kept[MOST_KEPT]  # oldest first
+cdef int n_kept
+cdef size_t bytes_kept, limit_of_kept
+
+
+cdef void unmap(Mapping m) noexcept nogil:
+    munmap(m.all, HUGE_PAGE + START + m.bytes)
+
+
+cdef Mapping removed(int i) noexcept nogil:
+    global n_kept, bytes_kept
+    cdef Mapping m = kept[i]
+    n_kept -= 1
+    bytes_kept -= m.bytes
+    memmove(&kept[i], &kept[i + 1], (n_kept - i) * sizeof(Mapping))
+    return m
+
+
+cdef void shed(size_t most) noexcept nogil:
+    """Unmap the oldest mappings until at most so many bytes are kept."""
+    while bytes_kept > most:
+        unmap(removed(0))
+
+
+cdef Mapping take_mapping(size_t bytes) noexcept nogil:
+    """The youngest mapping that fits, which may still be in a cache; or a new one, if there is memory."""
+    cdef Mapping m = Mapping(NULL, NULL, bytes)
+    cdef int i
+    pthread_mutex_lock(&lock)
+    for i in range(n_kept - 1, -1, -1):
+        if bytes <= kept[i].bytes <= bytes + bytes // WASTE:
+            m = removed(i)
+            break
+    pthread_mutex_unlock(&lock)
+    if m.data == NULL:
+        m.all = <char *>mmap(NULL, HUGE_PAGE + START + bytes, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+        if m.all != <char *>MAP_FAILED:
+            m.data = m.all + (-<uintptr_t>m.all & (HUGE_PAGE - 1)) + START
+            madvise(m.data - START, START + bytes, MADV_HUGEPAGE)
+    return m
+
+
+cdef void keep_mapping(Mapping m) noexcept nogil:
+    global n_kept, bytes_kept
+    pthread_mutex_lock(&lock)
+    if m.bytes > limit_of_kept:
+        unmap(m)
+    else:
+        shed(limit_of_kept - m.bytes)
+        if n_kept == MOST_KEPT:
+            unmap(removed(0))
+        madvise(m.data - START, START + m.bytes, MADV_FREE)
+        kept[n_kept] = m
+        n_kept += 1
+        bytes_kept += m.bytes
+    pthread_mutex_unlock(&lock)
+
+
+cdef bint release_kept() noexcept nogil:
+    """Unmap all that is kept, for an allocation that has failed. Was there any?"""
+    pthread_mutex_lock(&lock)
+    cdef bint any_kept = n_kept > 0
+    shed(0)
+    pthread_mutex_unlock(&lock)
+    return any_kept
+
+
+def keep_limit():
+    return limit_of_kept
+
+
+def set_keep_limit(size_t bytes):
+    """Set the most bytes that may be kept; unmap what exceeds them."""
+    global limit_of_kept
+    pthread_mutex_lock(&lock)
+    limit_of_kept = bytes
+    shed(bytes)
+    pthread_mutex_unlock(&lock)
+
+
+def kept_bytes():
+    return bytes_kept
+
+
+# A child inherits what its parent keeps, but a write to an inherited page copies it, which costs more
+# than a new page. So the child unmaps the mappings.
+cdef void before_fork() noexcept nogil:
+    pthread_mutex_lock(&lock)
+
+
+cdef void in_parent() noexcept nogil:
+    pthread_mutex_unlock(&lock)
+
+
+cdef void in_child() noexcept nogil:
+    shed(0)
+    pthread_mutex_unlock(&lock)
+
+pthread_mutex_init(&lock, NULL)
+pthread_atfork(before_fork, in_parent, in_child)
+
+
+# ---- arrays ----------------------------------------------------------------------
+
+@cython.final
+@cython.auto_pickle(False)  # a copy would release the same memory again
+cdef class Block:
+    """The memory of a large result, and the `base` of its array."""
+
+    cdef Mapping mapping
+    cdef Py_ssize_t size
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        Py_DECREF(None)  # Cython has put it into buffer.obj, which is overwritten
+        PyBuffer_FillInfo(buffer, self, self.mapping.data, self.size, False, flags)
+
+    def __dealloc__(self):
+        if self.mapping.data != NULL:
+            PyTraceMalloc_Untrack(TRACE_DOMAIN, <uintptr_t>self.mapping.data)
+            keep_mapping(self.mapping)
+
+
+cdef object allocated(object make, object shape, object dtype):
+    """An array made by np.empty or np.zeros. If memory is short, what is kept gives way."""
+    cdef bint error
+    made = attempt(&error, (MemoryError, ValueError), make, (shape, dtype))
+    if not error:
+        return made
+    if isinstance(made, ValueError):  # larger than all memory
+        raise MemoryError(f"bn_ext: {made}")
+    if not release_kept():
+        raise made
+    return make(shape, dtype)
+
+
+cdef object new_array(object shape, object dtype, Call c):
+    """An uninitialized array of src's size; if it is large, in memory that is kept."""
+    cdef Py_ssize_t i, bytes = size_of(c.dtype)
+    for i in range(c.view[SRC].ndim):
+        bytes *= c.view[SRC].shape[i]
+    if bytes < WORTH_KEEPING or limit_of_kept == 0:
+        return allocated(np_empty, shape, dtype)
+    cdef Block block = Block.__new__(Block)
+    block.mapping, block.size = take_mapping(bytes), bytes
+    if block.mapping.data == NULL:
+        # It may succeed once what is kept is released; its MemoryError names shape and dtype.
+        return allocated(np_empty, shape, dtype)
+    PyTraceMalloc_Track(TRACE_DOMAIN, <uintptr_t>block.mapping.data, bytes)
+    return ndarray(shape, dtype, block)
