@@ -98,14 +98,12 @@ def test_no_data_is_copied(p):
 
 NUMBERS = [np.float16, np.float32, np.longdouble, np.int8, ml_dtypes.bfloat16]
 #: (function, argument, values that mean the same)
-SAME = [
-    *(("training", name, [2.0, kind(2), np.array(2, kind)])
-      for name in ("epsilon", "exponential_avg_factor") for kind in NUMBERS),
-    ("backward", "num_threads", [2, np.int64(2), np.uint8(2)]),
-    ("backward", "num_threads", [None, 2**100]),
-    *(("backward", flag, [value, int(value), np.bool_(value), np.int64(value)])
-      for flag in ("is_training", "param_grads", "exact") for value in (False, True)),
-]  # fmt: skip
+SAME = [("backward", "num_threads", values) for values in ([2, np.uint8(2)], [None, 2**100])]
+for kind in NUMBERS:
+    numbers = [2.0, kind(2), np.array(2, kind)]
+    SAME += [("training", name, numbers) for name in ("epsilon", "exponential_avg_factor")]
+for flag in "is_training", "param_grads", "exact":
+    SAME += [("backward", flag, [b, int(b), np.bool_(b), np.int64(b)]) for b in (False, True)]
 
 
 @pytest.mark.parametrize(("name", "argument", "values"), SAME)

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from bounds import assert_near
-from cases import DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype
+from cases import DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shapes
 
 import bn_ext
 from bn_ext import _core
@@ -14,12 +14,9 @@ from bn_ext.specs import ngraph
 
 pytestmark = [pytest.mark.fast, pytest.mark.results]
 
-SHAPES = [
-    (1, 8), (2, 1), (6, 5), (300, 64), (40, 200), (33, 1000), (3000, 3), (2000, 23), (700, 127),
-    (5, 3, 7), (3, 7, 31), (130, 2, 3), (17, 4, 1100), (9, 3, 2048), (2, 2, 40000),
-    (5, 33, 9, 9), (4, 20, 17, 16), (6, 23, 5, 5), (1, 19, 4, 6, 6), (2, 1, 70, 71), (1, 1, 1, 1),
-    (2, 3, 2, 3, 2, 2),
-]  # fmt: skip
+SHAPES = shapes("1x8 2x1 6x5 300x64 40x200 33x1000 3000x3 2000x23 700x127")
+SHAPES += shapes("5x3x7 3x7x31 130x2x3 17x4x1100 9x3x2048 2x2x40000 5x33x9x9 4x20x17x16")
+SHAPES += shapes("6x23x5x5 1x19x4x6x6 2x1x70x71 1x1x1x1 2x3x2x3x2x2")
 
 
 @pytest.mark.parametrize("is_training", [True, False])

@@ -33,10 +33,8 @@ def fake(monkeypatch, short):
 
 def test_bench(capsys, fake):
     """Every row, a table for each kind; what a peer refuses is said, what is absent is not."""
-    status, out, err = run(
-        capsys, "bench", "--shapes", "8x4x5", "2,3", "--layouts", "NXC", *BRIEFLY,
-        "--behind", *_bench.WORK, "--threads", "1", "3",
-    )  # fmt: skip
+    options = "bench --shapes 8x4x5 2,3 --layouts NXC --threads 1 3 --behind"
+    status, out, err = run(capsys, *options.split(), *_bench.WORK, *BRIEFLY)
     assert status == 0
     assert {*err.splitlines()} == {"refusing: not today"}
     _, *tables, last = re.split("\n\n", out.strip())
@@ -72,12 +70,10 @@ def test_a_busy_machine_is_named(capsys, behind, slow, busy):
 @pytest.mark.parametrize("names", [[], ["numpy"], list(_bench.PEERS)])
 def test_the_table_fits_80_columns_and_says_all(names):
     times = {"bn_ext": 0.0123, "numpy": 0.456, "torch": 0.456}
-    row = {
-        "title": "50x2048x7x7", "dtype": "bfloat16", "layout": "NXC", "threads": 16,
-        "op": "backward", "behind": "product", "threads_used": 2, "bytes_moved": 3 * 10**7,
-        "medians": times, "shortest": {"bn_ext": 0.0119},
-        "pairs": {name: 2 * time + 0.1 for name, time in times.items()},
-    }  # fmt: skip
+    row = {"title": "50x2048x7x7", "dtype": "bfloat16", "layout": "NXC", "threads": 16}
+    row |= {"op": "backward", "behind": "product", "threads_used": 2, "bytes_moved": 3 * 10**7}
+    row |= {"medians": times, "shortest": {"bn_ext": 0.0119}}
+    row["pairs"] = {name: 2 * time + 0.1 for name, time in times.items()}
     lines = list(bench.table([row, row, {**row, "behind": "nothing"}], names))
     assert max(map(len, lines)) <= 80
     facts = "backward, dtype: bfloat16, layout: NXC, threads: 16, behind: "

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, team_of
+from cases import DATA_DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shapes, team_of
 from exact_sums import MOMENTS, are_units, exact_sum, exact_sums, far_from_0, statistics
 from members import MEMBERS, problem
 from needs import needs_cpus
@@ -27,13 +27,10 @@ def sums_of(part):
     return _core.state_sums(part.array, part._format)
 
 
-SHAPES = [
-    ((3, 2), "NXC"), ((50, 7), "NXC"), ((700, 5), "NXC"), ((133, 64), "NXC"), ((20, 300), "NXC"),
-    ((10, 4, 3, 9), "NXC"), ((6, 9, 5, 7), "NCX"), ((3, 2, 33, 31), "NCX"), ((9, 3, 2, 2), "NCX"),
-    ((1, 2, 5000), "NCX"), ((64, 30, 3), "NCX"), ((2, 6, 17), "NCX"),
-]  # fmt: skip
-KINDS = ["normal", "wide", "widest", "lognormal", "rare", "cancelling", "subnormal", "tiny",
-         "zeros", "largest", "nonfinite"]  # fmt: skip
+SHAPES = shapes("3x2 50x7 700x5 133x64 20x300 10x4x3x9", "NXC")
+SHAPES += shapes("6x9x5x7 3x2x33x31 9x3x2x2 1x2x5000 64x30x3 2x6x17", "NCX")
+KINDS = ["normal", "wide", "widest", "lognormal", "rare", "cancelling"]
+KINDS += ["subnormal", "tiny", "zeros", "largest", "nonfinite"]
 
 
 def values(rng, kind, shape, name):

@@ -19,9 +19,10 @@ import bn_ext
 pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 SHAPES = {"NXC": (4, 3, 6, 5), "NCX": (4, 5, 3, 6)}
+TRACKED = {"exponential_avg_factor": 0.1, "correction": 1}
 #: (with a ReLU, with src_1)
-BEHIND = {"plain": (False, False), "relu": (True, False), "add": (False, True),
-          "add and relu": (True, True)}  # fmt: skip
+BEHIND = {"plain": (False, False), "relu": (True, False)}
+BEHIND |= {"add": (False, True), "add and relu": (True, True)}
 #: (dtype of data, dtype of parameters and statistics)
 NUMBERS = [(data, number) for data in DATA_DTYPES for number in ("float64", "float32")]
 whatever_is_behind = pytest.mark.parametrize(("relu", "added"), BEHIND.values(), ids=BEHIND)
@@ -76,20 +77,17 @@ def test_a_step_is_the_general_functions(rng, data, number, data_format, mode, a
     scale_and_shift = (gamma, beta) if affine else (None, None)
     running = mean.copy(), variance.copy()
     if mode == "training":
-        dst, mean, variance = bn_ext.batch_norm_training(
-            p.src, *scale_and_shift, **options, **behind, running_mean=running[0],
-            running_variance=running[1], exponential_avg_factor=0.1, correction=1,
-        )  # fmt: skip
+        behind |= {"running_mean": running[0], "running_variance": running[1], **TRACKED}
+        results_of_call = bn_ext.batch_norm_training(p.src, *scale_and_shift, **options, **behind)
+        dst, mean, variance = results_of_call
     else:
         dst = bn_ext.batch_norm_inference(
             p.src, mean, variance, *scale_and_shift, **options, **behind
         )
     diff = np.where(dst <= 0, dtype(data).type(0), p.diff_dst) if relu else p.diff_dst
     param_grads = affine and mode != "frozen"
-    grads = bn_ext.batch_norm_backward(
-        p.src, diff, mean, variance, scale_and_shift[0], **options,
-        is_training=mode == "training", param_grads=param_grads,
-    )  # fmt: skip
+    options |= {"is_training": mode == "training", "param_grads": param_grads}
+    grads = bn_ext.batch_norm_backward(p.src, diff, mean, variance, scale_and_shift[0], **options)
     want = [dst, grads.diff_src, *[diff] * added]
     left = [*grads[1:] * param_grads, *running]
     assert results == [*map(bits, want), *all_bits(left), mode == "training"]
@@ -119,11 +117,9 @@ def test_running_statistics(rng, factor, correction):
 
 def test_modes_return_the_layer_and_combine():
     layer = bn_ext.BatchNorm(3)
-    for change, training, frozen in (
-        (lambda: layer, True, False), (layer.eval, False, False), (layer.train, True, False),
-        (layer.freeze, True, True), (layer.eval, False, True),
-        (lambda: layer.freeze(False), False, False),
-    ):  # fmt: skip
+    changes = [(lambda: layer, True, False), (layer.eval, False, False)]
+    changes += [(layer.train, True, False), (layer.freeze, True, True), (layer.eval, False, True)]
+    for change, training, frozen in [*changes, (lambda: layer.freeze(False), False, False)]:
         assert change() is layer
         assert (layer.training, layer.frozen) == (training, frozen)
 
@@ -262,6 +258,9 @@ def test_a_state_of_the_layers_own_arrays(rng):
     assert [bits(layer.beta), bits(layer.gamma)] == [gamma, beta]
 
 
+TOO_MANY = 2**63, np.uint64(2**63), 2**64, 10**400
+
+
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
@@ -272,14 +271,13 @@ def test_a_state_of_the_layers_own_arrays(rng):
         ({"num_batches_tracked": 1.5}, TypeError, "num_batches_tracked: expected an integer"),
         ({"num_batches_tracked": -1}, ValueError, "num_batches_tracked: expected at least 0"),
         ({"num_batches_tracked": [1]}, TypeError, "num_batches_tracked: expected an integer"),
-        *(({"num_batches_tracked": n}, ValueError, f"num_batches_tracked: .* at most {2**63 - 1}")
-          for n in (2**63, np.uint64(2**63), 2**64, 10**400)),
+        *[({"num_batches_tracked": n}, ValueError, f".* at most {2**63 - 1}") for n in TOO_MANY],
         ({"gamma": np.ones(5)}, ValueError, "state: expected .*_tracked; unexpected: gamma$"),
         ({"bias": ..., "offset": 1}, ValueError, "state: .*; missing: bias; unexpected: offset$"),
         ({"bias": ...}, ValueError, "state: expected .*_tracked; missing: bias$"),
         ({"fc.weight": 1}, ValueError, "state: expected .*_tracked; unexpected: fc.weight$"),
     ],
-)  # fmt: skip
+)
 def test_state_that_does_not_fit(change, kind, message):
     layer = bn_ext.BatchNorm(5)
     state = {name: a + 1 for name, a in layer.state_dict().items()} | change
@@ -326,8 +324,7 @@ def test_arrays_that_are_set_may_have_other_dtypes(rng, kind):
         vectors[name] = getattr(layer, name).astype(dtype(kind))
         setattr(layer, name, vectors[name].copy())
     options = {"epsilon": EPSILON, "data_format": "NXC"}
-    tracked = {"exponential_avg_factor": 0.1, "correction": 1}
-    step = bn_ext.batch_norm_training(p.src, **options, **vectors, **tracked)
+    step = bn_ext.batch_norm_training(p.src, **options, **vectors, **TRACKED)
     grads = bn_ext.batch_norm_backward(p.src, p.diff_dst, *step[1:], vectors["gamma"], **options)
     assert all_bits(passes(layer, p)) == all_bits([step.dst, grads.diff_src])
     for name, array in vectors.items():
@@ -383,11 +380,11 @@ def test_what_is_set_is_checked_by_the_next_step(rng, name, value, kind, message
     passes(layer, p)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("affine", False), ("channels", 4), ("data_format", "NCX"), ("dtype", np.float32),
-     ("epsilon", 0.1), ("track_running_stats", False), ("relu", True), ("exact", True)],
-)  # fmt: skip
+FIXED = {"affine": False, "channels": 4, "data_format": "NCX", "dtype": np.float32}
+FIXED |= {"epsilon": 0.1, "track_running_stats": False, "relu": True, "exact": True}
+
+
+@pytest.mark.parametrize(("name", "value"), FIXED.items())
 def test_options_that_a_pass_depends_on_are_fixed(name, value):
     layer = bn_ext.BatchNorm(5)
     before = getattr(layer, name)
@@ -528,6 +525,9 @@ def test_refused(call, kind, message, mode):
     layer.backward(ONES)
 
 
+BEYOND = np.nan, 10, -0.1, 1 + 2**-52
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "kind", "message"),
     [
@@ -548,12 +548,11 @@ def test_refused(call, kind, message, mode):
         ((3,), {"correction": 2}, ValueError, "correction: expected 0 or 1, got 2"),
         ((3,), {"correction": None}, ValueError, ".* expected all four or none, got no correction"),
         ((3,), {"exponential_avg_factor": "x"}, TypeError, "exponential_avg_factor: expected"),
-        *(((3,), {"exponential_avg_factor": factor}, ValueError, ".* a number from 0 to 1, got")
-          for factor in (np.nan, 10, -0.1, 1 + 2**-52)),
+        *[((3,), {"exponential_avg_factor": n}, ValueError, ".* from 0 to 1, got") for n in BEYOND],
         ((3,), {"num_threads": 0}, ValueError, "num_threads: expected at least 1, got 0"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_arguments_are_checked(arguments, options, kind, message):
     with pytest.raises(kind, match=f"^{message}"):
         bn_ext.BatchNorm(*arguments, **options)
@@ -866,8 +865,8 @@ def in_parts(p, added, mode="train", **options):
 def test_a_batch_over_several_processes(rng, data, data_format, mode, affine, relu, added):
     """An exact layer gives the bits of one process, which every process is left with."""
     p = problem(rng, data, data_format)
-    options = {"relu": relu, "affine": affine, "exact": True, "exponential_avg_factor": None,
-               "correction": 0, "dtype": "float32" if data == "float16" else "float64"}  # fmt: skip
+    options = {"relu": relu, "affine": affine, "exact": True, "exponential_avg_factor": None}
+    options |= {"correction": 0, "dtype": "float32" if data == "float16" else "float64"}
     results, left = in_parts(p, added, mode, **options)
     layer = getattr(layer_of(p, **options), mode)()
     assert [*map(bits, results)] == [*map(bits, passes(layer, p, added))]

@@ -84,10 +84,9 @@ def test_reference_is_exact_enough(rng, data):
     for form in ("few positions", "channels last"):
         p = hostile_data.population(rng, form, data, "float64")
         with np.errstate(all="ignore"):
-            want = reference.batch_norm_backward(
-                p.src, p.diff_dst, p.mean, p.variance, p.gamma, axis=0, epsilon=p.epsilon,
-                wide=np.longdouble,
-            )  # fmt: skip
+            arrays = p.src, p.diff_dst, p.mean, p.variance, p.gamma
+            options = {"axis": 0, "epsilon": p.epsilon, "wide": np.longdouble}
+            want = reference.batch_norm_backward(*arrays, **options)
             good = hostile_data.fits(p, want, data, "float64")
             results = BatchNormGradients(want.diff_src, want.diff_gamma, want.diff_beta)
             bounds = errors(results, want, data, "float64")

@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 import pytest
-from cases import FORMATS, Family
+from cases import FORMATS, Family, shapes
 from tree import ROOT
 
 import bn_ext
@@ -25,10 +25,8 @@ from benchmarks.problems import OPS, Case, Problem as Timed
 
 pytestmark = pytest.mark.peers
 
-SHAPES = [
-    (2, 3), (33, 7), (4, 1, 6), (2, 3, 5), (5, 33, 27, 27), (4, 20, 17, 16), (64, 23, 5, 5),
-    (3, 12, 31, 33), (1, 19, 4, 6, 6), (2, 16, 7, 7), (9, 130, 3, 3), (2, 2, 700, 11),
-]  # fmt: skip
+SHAPES = shapes("2x3 33x7 4x1x6 2x3x5 5x33x27x27 4x20x17x16 64x23x5x5")
+SHAPES += shapes("3x12x31x33 1x19x4x6x6 2x16x7x7 9x130x3x3 2x2x700x11")
 EPSILON = 1e-3
 #: Relative to the largest magnitude or to 1, whichever is more. Peers compute in float32 or
 #: float64, in any order.
@@ -135,8 +133,8 @@ def problems_of_tensorflow(layout, data, training):
 
 
 def v3_agrees(tf, p, outputs=5, data="float32", **options):
-    arguments = {"x": p.src, "scale": p.gamma, "offset": p.beta, "mean": p.mean,
-                 "variance": p.variance}  # fmt: skip
+    arguments = {"x": p.src, "scale": p.gamma, "offset": p.beta}
+    arguments |= {"mean": p.mean, "variance": p.variance}
     results = ours.fused_batch_norm_v3(**arguments, **options)
     theirs = [a.numpy() for a in tf.raw_ops.FusedBatchNormV3(**arguments, **options)]
     if not options.get("is_training", True):  # a kernel leaves outputs 3 and 4 unwritten
@@ -175,15 +173,15 @@ def constant(src):
 
 #: (what of a problem changes, the number of outputs that agree, options)
 EDGES = [
-    *(({"src": change}, outputs, options)
-      for options in ({}, {"exponential_avg_factor": 0.5}, {"is_training": False})
-      for change, outputs in ((lambda a: a[:1, :1, :1], 5), (with_nan, 5), (constant, 5),
-                              # Without elements, kernels differ in the other outputs.
-                              (lambda a: a[:0], 3))),
     ({"mean": lambda a: a[:0], "variance": lambda a: a[:0]}, 5, {}),
     ({"mean": lambda a: a[:2], "variance": lambda a: a * np.nan}, 5, {}),
     ({"mean": lambda a: a * np.nan}, 5, {"exponential_avg_factor": 0.5}),
-]  # fmt: skip
+]
+for options in ({}, {"exponential_avg_factor": 0.5}, {"is_training": False}):
+    changes = (lambda a: a[:1, :1, :1]), with_nan, constant
+    EDGES += [({"src": change}, 5, options) for change in changes]
+    # Without elements, kernels differ in the other outputs.
+    EDGES += [({"src": lambda a: a[:0]}, 3, options)]
 
 
 @pytest.mark.parametrize(("changes", "outputs", "options"), EDGES)

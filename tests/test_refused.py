@@ -212,17 +212,19 @@ def of_result(name, k, result):
             yield row(name, ValueError, f"{message}a sequence of length {n}$", out=(None,) * n)
 
 
-OF_ARRAYS = [
-    *(row for name, named in OPERANDS.items() for a in named for row in of_operand(name, a)),
-    *(row for name, made in RESULTS.items() for k, a in enumerate(made)
-      for row in of_result(name, k, a)),
-]  # fmt: skip
+OF_ARRAYS = []
+for name, operands in OPERANDS.items():
+    for operand in operands:
+        OF_ARRAYS += of_operand(name, operand)
+for name, results in RESULTS.items():
+    for k, result in enumerate(results):
+        OF_ARRAYS += of_result(name, k, result)
 
-NUMBER = [None, "1e-3", b"1", [1.0], 1j, object(), np.complex128(1), np.array(1j),
-          np.timedelta64(1, "s"), np.array("1e-3", object), np.array("1e-3"), np.ones(1),
-          np.ones(2), np.void(b"12"), shared(), UNTOLD]  # fmt: skip
-FLAG = ["False", None, 2, -1, 1.0, np.array(True), np.zeros(2, bool), [], np.timedelta64(1, "s"),
-        "x" * 10_000, shared()]  # fmt: skip
+NUMBER = [None, "1e-3", b"1", [1.0], 1j, object(), np.complex128(1), np.array(1j), np.ones(1)]
+NUMBER += [np.timedelta64(1, "s"), np.array("1e-3", object), np.array("1e-3"), np.ones(2)]
+NUMBER += [np.void(b"12"), shared(), UNTOLD]
+FLAG = ["False", None, 2, -1, 1.0, np.array(True), np.zeros(2, bool), np.timedelta64(1, "s")]
+FLAG += [[], "x" * 10_000, shared()]
 FORMAT = ["NWHC", "nxc", "", 3, ["NXC"], np.array(["NXC", "NCX"]), "x" * 10_000, shared()]
 FOUR = ["running_mean", "running_variance", "exponential_avg_factor", "correction"]
 WITH_EPSILON = [*RESULTS]
@@ -497,10 +499,11 @@ if find_spec("scipy"):
     from scipy.sparse import csr_array
 
     ADVICE["src.toarray()"] = [csr_array(TABLE.astype(float))]
-OF_ADVICE = [
-    *(row("training", ERRORS, rf"^src: .*pass {re.escape(begins)}", src=value, out=None, gamma=None,
-          beta=None, data_format=None) for begins, values in ADVICE.items() for value in values),
-]  # fmt: skip
+SRC_ALONE = dict.fromkeys(["out", "gamma", "beta", "data_format"])
+OF_ADVICE = []
+for advice, values in ADVICE.items():
+    message = f"pass {re.escape(advice)}"
+    OF_ADVICE += rows("training", ERRORS, "src", f".*{message}", *values, **SRC_ALONE)
 
 OF_SHAPES = [
     *(row("inference", ValueError, rf"^{name}: expected shape \(3,\), one value for each channel "
@@ -515,8 +518,8 @@ OF_SHAPES = [
         r"np.asarray\(src\).reshape\(-1, 1\) for one channel, or ", src=ones(4)),
 ]  # fmt: skip
 
-REFUSED = [*OF_ARRAYS, *OF_OPTIONS, *OF_STATISTICS, *OF_GATES, *OF_SUMS, *OF_SHARING, *OF_OBJECTS,
-           *OF_ADVICE, *OF_SHAPES]  # fmt: skip
+REFUSED = OF_ARRAYS + OF_OPTIONS + OF_STATISTICS + OF_GATES + OF_SUMS + OF_SHARING + OF_OBJECTS
+REFUSED += OF_ADVICE + OF_SHAPES
 CALLS = [
     pytest.param(name, refusal, id=f"{name}-{','.join(refusal.change)}-{refusal.message[:40]}")
     for refusal in REFUSED

@@ -84,17 +84,15 @@ OPTIONS = [
     ("epsilon", ValueError, "a .*number.*", [-1e-3]),
     (FLAGS, TypeError, "True or False", [np.array([True, False]), "False", 2, 1.0, [], b"", None]),
 ]
+POSITIVE = "a number that is positive and finite as a float32"
 OPTIONS_OF = {
     onednn_graph: [
-        ("epsilon momentum", ValueError, "a number that is positive and finite as a float32",
-         [0, -1, 1e-60, 1e60]),
+        ("epsilon momentum", ValueError, POSITIVE, [0, -1, 1e-60, 1e60]),
         ("data_format", ValueError, "one of NXC, NCX", ["NHWC", "src", "it's src", ["src"]]),
     ],
-    tensorflow: [
-        ("data_format", ValueError, "one of NHWC, .*", WORDS),
-    ],
+    tensorflow: [("data_format", ValueError, "one of NHWC, .*", WORDS)],
     ngraph: [],
-}  # fmt: skip
+}
 
 
 def rows_of(sheet):

@@ -127,13 +127,14 @@ def plain(mean, count):
     return Statistics(np.zeros((0, 1)))._with(np.array([[mean], [0.0], [0.0]]), count)
 
 
-@pytest.mark.parametrize(
-    ("off", "counts"),
-    [
-        (1.6e154, (1, 1)), (1e150, (10**5, 10**5)), (-1e148, (3, 2**40)), (1e148, (2**40, 3)),
-        (1.0, (2**52, 2**51)), (1e-155, (2**30, 2**31)),
-    ],
-)  # fmt: skip
+#: A distance of two means, and numbers of elements; means, and the same.
+DISTANCES = [(1.6e154, (1, 1)), (1e150, (10**5, 10**5)), (-1e148, (3, 2**40)), (1e148, (2**40, 3))]
+DISTANCES += [(1.0, (2**52, 2**51)), (1e-155, (2**30, 2**31))]
+FAR_APART = [((-1.7e308, 1.7e308), (3, 3)), ((1.7e308, -1.7e308), (1, 7))]
+FAR_APART += [((1.7e308, 1.7e308), (9, 2)), ((1.7e308, -1.7e308, 0.0, 1.0, 2.0), (1,) * 5)]
+
+
+@pytest.mark.parametrize(("off", "counts"), DISTANCES)
 def test_nothing_overflows_that_both_together_do_not(off, counts):
     """What the distance between two means adds to the variance, compared with fractions."""
     total = sum(plain(m, n) for m, n in zip((0.0, off), counts, strict=True))
@@ -163,11 +164,7 @@ def test_what_fits_a_double_is_right_however_large(rng):
                 assert total.variance[c] == np.inf
 
 
-@pytest.mark.parametrize(
-    ("means", "counts"),
-    [((-1.7e308, 1.7e308), (3, 3)), ((1.7e308, -1.7e308), (1, 7)), ((1.7e308, 1.7e308), (9, 2)),
-     ((1.7e308, -1.7e308, 0.0, 1.0, 2.0), (1, 1, 1, 1, 1))],
-)  # fmt: skip
+@pytest.mark.parametrize(("means", "counts"), FAR_APART)
 def test_means_as_far_apart_as_doubles_are(means, counts):
     """A distance of Inf makes the variance Inf, which stays so; the mean stays a number."""
     total = sum(map(plain, means, counts))
@@ -247,14 +244,13 @@ def test_sums_that_are_nan_have_one_pattern(rng, isa, data, data_format, x):
 def test_running_statistics_are_updated_as_by_training(rng, running, correction, exact):
     src = rng.standard_normal((9, 4)).astype(np.float32)
     start = [a.astype(dtype(running)) for a in rng.uniform(1, 2, (2, 4))]
-    mine, theirs = ([a.copy() for a in start] for _ in "ab")
-    Statistics(src, exact=exact).update_running(*mine, 0.3, correction)
-    bn_ext.batch_norm_training(
-        src, epsilon=EPSILON, exact=exact, running_mean=theirs[0], running_variance=theirs[1],
-        exponential_avg_factor=0.3, correction=correction,
-    )  # fmt: skip
-    assert all_bits(mine) == all_bits(theirs)
-    assert all_bits(mine) != all_bits(start)
+    from_sums, in_a_call = ([a.copy() for a in start] for _ in "ab")
+    update = {"exponential_avg_factor": 0.3, "correction": correction}
+    Statistics(src, exact=exact).update_running(*from_sums, **update)
+    update |= dict(zip(("running_mean", "running_variance"), in_a_call, strict=True))
+    bn_ext.batch_norm_training(src, epsilon=EPSILON, exact=exact, **update)
+    assert all_bits(from_sums) == all_bits(in_a_call)
+    assert all_bits(from_sums) != all_bits(start)
 
 
 @of_both_kinds
@@ -326,26 +322,21 @@ def test_equality_in_any_mode():
 def test_equality_is_of_values(rng, exact):
     src = rng.standard_normal((6, 3))
     mean = np.array([1.0, np.nan, -2.0])
-    one = Statistics(src, exact=exact)
+    sums = Statistics(src, exact=exact)
     of_gradient = GradientSums(src, src, mean, exact=exact)
-    assert one == Statistics(src.copy(), exact=exact)
+    assert sums == Statistics(src.copy(), exact=exact)
     assert of_gradient == GradientSums(src, src, mean, exact=exact)
-    other = np.where(np.arange(3) == 1, src + 1, src)
-    for different in (
-        Statistics(other, exact=exact), Statistics(src, exact=not exact),
-        Statistics(src[:, :2], exact=exact), Statistics(src[:5], exact=exact),
-        Statistics(src.astype(np.float32), exact=exact), of_gradient, 0, None,
-    ):  # fmt: skip
-        assert one != different
-    for different in (
-        GradientSums(src, src, mean + 1, exact=exact),
-        GradientSums(src, other, mean, exact=exact),
-    ):
-        assert of_gradient != different
+    changed = np.where(np.arange(3) == 1, src + 1, src)
+    data = changed, src[:, :2], src[:5], src.astype(np.float32)
+    different = [Statistics(array, exact=exact) for array in data]
+    for result in (*different, Statistics(src, exact=not exact), of_gradient, 0, None):
+        assert sums != result
+    assert of_gradient != GradientSums(src, src, mean + 1, exact=exact)
+    assert of_gradient != GradientSums(src, changed, mean, exact=exact)
     nothing = [GradientSums(src, 0 * src, about, exact=exact) for about in (mean, mean + 1)]
     assert nothing[0] != nothing[1]
     with pytest.raises(TypeError, match="unhashable"):
-        hash(one)
+        hash(sums)
 
 
 def kinds_of_sums(channels=3):
@@ -384,13 +375,14 @@ def test_states_that_no_sum_has():
             if saved is None:
                 wrong[name] = (np.zeros(3),)
                 continue
-            wrong[name] = (
-                ..., None, saved.tolist(), saved[1:], saved[:-1], saved[..., None], saved[0],
-                saved.astype(np.float32), saved.astype(np.int8), saved.astype(object),
-                saved.astype(saved.dtype.newbyteorder()) if name != "_rows" else 1,
-                saved.view("M8[s]") if name != "_rows" else saved.view(np.uint8),
-                saved.view(Doubles), np.zeros((), saved.dtype), np.concatenate([saved, saved]),
-            )  # fmt: skip
+            wrong[name] = ..., None, saved.tolist(), saved.view(Doubles), np.zeros((), saved.dtype)
+            wrong[name] += saved[1:], saved[:-1], saved[..., None], saved[0]
+            wrong[name] += np.concatenate([saved, saved]), saved.astype(object)
+            wrong[name] += saved.astype(np.float32), saved.astype(np.int8)
+            if name == "_rows":
+                wrong[name] += 1, saved.view(np.uint8)
+            else:
+                wrong[name] += saved.astype(saved.dtype.newbyteorder()), saved.view("M8[s]")
         if sums.exact:
             none, rows = state["_rows"].copy(), state["_rows"].copy()
             none[:], rows[-1] = False, False
@@ -413,9 +405,8 @@ def test_sums_that_were_changed_from_outside():
     part = Statistics(np.ones((4, 3), np.float32))
     gradient = GradientSums(*np.ones((2, 4, 3)), np.zeros(3))
     arguments = [*np.ones((2, 4, 3)), np.zeros(3), np.ones(3)]
-    for wrong in (np.zeros((1, 3)), np.zeros((2, 3), np.float32), np.zeros((2, 3), "M8[s]"),
-                  np.zeros((2, 3), object), np.zeros((2, 3, 1)), np.zeros((2, 3), ">f8"),
-                  np.zeros(3)):  # fmt: skip
+    wrong_dtypes = [np.zeros((2, 3), kind) for kind in ("f4", "M8[s]", object, ">f8")]
+    for wrong in (*wrong_dtypes, np.zeros((1, 3)), np.zeros((2, 3, 1)), np.zeros(3)):
         with pytest.raises(ValueError, match="^statistics: expected float64 of shape"):
             part._with(wrong, 4).update_running(*np.zeros((2, 3)), 0.1, 0)
         with pytest.raises(ValueError, match="^sums: expected "):
@@ -461,25 +452,25 @@ def test_sums_that_no_single_element_has(data, other, taken):
 def test_parts_that_do_not_belong_together(rng, exact):
     src = rng.standard_normal((6, 3))
     short, mean = src.astype(np.float32), np.zeros(3)
-    one, gradient = Statistics(src, exact=exact), GradientSums(src, src, mean, exact=exact)
+    sums, gradient = Statistics(src, exact=exact), GradientSums(src, src, mean, exact=exact)
+    fewer = GradientSums(src[:, 1:], src[:, 1:], mean[1:], exact=exact)
     for a, b, first, second in (
-        (one, Statistics(src, exact=not exact), f"exact={exact}", f"exact={not exact}"),
-        (one, Statistics(short, exact=exact), "dtype=float64", "dtype=float32"),
-        (one, Statistics(src[:, :2], exact=exact), "channels=3", "channels=2"),
+        (sums, Statistics(src, exact=not exact), f"exact={exact}", f"exact={not exact}"),
+        (sums, Statistics(short, exact=exact), "dtype=float64", "dtype=float32"),
+        (sums, Statistics(src[:, :2], exact=exact), "channels=3", "channels=2"),
         (gradient, GradientSums(src, src, mean + 1, exact=exact), "mean[0]=0.0", "mean[0]=1.0"),
-        (gradient, GradientSums(src[:, 1:], src[:, 1:], mean[1:], exact=exact), "channels=3",
-         "channels=2"),
-    ):  # fmt: skip
+        (gradient, fewer, "channels=3", "channels=2"),
+    ):
         for left, right, names in ((a, b, (first, second)), (b, a, (second, first))):
             message = "expected parts of one whole, got one with {}.* and one with {}"
             with pytest.raises(ValueError, match=message.format(*map(re.escape, names))):
                 left + right
-    for left, right in itertools.permutations((one, gradient, 3, src, None, 0.0), 2):
+    for left, right in itertools.permutations((sums, gradient, 3, src, None, 0.0), 2):
         if isinstance(left, Statistics) or isinstance(right, Statistics):
             with pytest.raises(TypeError):
                 left + right
     with pytest.raises(AttributeError):
-        one.count = 3
+        sums.count = 3
 
 
 def test_more_elements_than_are_counted():
@@ -753,14 +744,11 @@ def test_the_largest_limbs(rows):
             (limbs - 2, 0, parts * (2**LIMB - 1)),
             (limbs - 1, -highest - parts, highest),
         ):
-            for limb, wrong in (
-                (least, False), (most, False), (least - 1, True), (most + 1, True),
-                (-(2**63), True), (2**63 - 1, True),
-            ):  # fmt: skip
+            for limb in (least, most, least - 1, most + 1, -(2**63), 2**63 - 1):
                 sums = exact_part(rows, 33)
                 sums.array[...] *= parts
                 sums.array[k, :, 32] = limb
-                assert refused_or_right(sums) == wrong, (parts, k, limb)
+                assert refused_or_right(sums) == (limb not in (least, most)), (parts, k, limb)
     empty = exact_part(rows, 3, 0).array
     assert not _core.state_sums(empty, STATE_FORMATS[rows]).any()
     empty[2] = 1
@@ -787,12 +775,12 @@ CALLS = [
 ]
 
 
+WRONG_STATES = [STATE.astype(kind) for kind in (float, STATE.dtype.newbyteorder())]
+WRONG_STATES += [STATE[1:], STATE[:, :1], STATE[0], STATE - 1]
+
+
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize(
-    "state",
-    [STATE.astype(float), STATE.astype(STATE.dtype.newbyteorder()), STATE[1:], STATE[:, :1],
-     STATE[0], STATE - 1],
-)  # fmt: skip
+@pytest.mark.parametrize("state", WRONG_STATES)
 def test_what_is_no_state(call, state):
     with pytest.raises(ValueError, match="^array: expected "):
         call(state)

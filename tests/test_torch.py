@@ -27,8 +27,8 @@ OP = torch.ops.bn_ext
 modes = pytest.mark.parametrize("training", [True, False])
 relus = pytest.mark.parametrize("relu", [False, True])
 last = {4: torch.channels_last, 5: torch.channels_last_3d}
-OPTIONS = [{}, {"momentum": None}, {"track_running_stats": False}, {"affine": False},
-           {"eps": 1e-3, "momentum": 1.0}]  # fmt: skip
+OPTIONS = [{}, {"track_running_stats": False}, {"affine": False}]
+OPTIONS += [{"momentum": None}, {"eps": 1e-3, "momentum": 1.0}]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 
@@ -47,10 +47,9 @@ def some(*shape, **options):
 
 def small_net():
     """A network whose parameters and statistics are no longer the initial ones."""
-    net = nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 3), nn.BatchNorm2d(5),
-        nn.Flatten(), nn.Linear(80, 2), nn.BatchNorm1d(2),
-    )  # fmt: skip
+    layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 3)]
+    layers += [nn.BatchNorm2d(5), nn.Flatten(), nn.Linear(80, 2), nn.BatchNorm1d(2)]
+    net = nn.Sequential(*layers)
     steps(net, 1)
     net.zero_grad()
     return net
@@ -337,11 +336,9 @@ def test_options_are_torchs(options, dtype):
         torch.testing.assert_close(a.grad, b.grad, rtol=bound["rtol"] * 8, atol=bound["atol"] * 8)
 
 
-CHANGES = {
-    "track_running_stats": False, "momentum": 0.5, "no momentum": None, "eps": 0.5,
-    "affine": False, "num_features": 7, "weight": None, "bias": None, "num_batches_tracked": None,
-    "training": False, "running": None,
-}  # fmt: skip
+CHANGES = {"eps": 0.5, "num_features": 7, "momentum": 0.5}
+CHANGES |= dict.fromkeys(["track_running_stats", "affine", "training"], False)
+CHANGES |= dict.fromkeys(["no momentum", "weight", "bias", "num_batches_tracked", "running"])
 
 
 @pytest.mark.parametrize("changed", CHANGES)
@@ -367,9 +364,9 @@ def test_attributes_may_change(make, options, changed):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
-EMPTY = [(BatchNorm1d, (0, 3)), (BatchNorm1d, (0, 3, 4)), (BatchNorm2d, (0, 3, 4, 4)),
-         (BatchNorm2d, (2, 3, 0, 4)), (BatchNorm3d, (0, 3, 2, 2, 2)), (SyncBatchNorm, (0, 3)),
-         (SyncBatchNorm, (0, 3, 4, 4))]  # fmt: skip
+EMPTY = [(BatchNorm1d, (0, 3)), (BatchNorm1d, (0, 3, 4)), (BatchNorm2d, (0, 3, 4, 4))]
+EMPTY += [(BatchNorm2d, (2, 3, 0, 4)), (BatchNorm3d, (0, 3, 2, 2, 2))]
+EMPTY += [(SyncBatchNorm, (0, 3)), (SyncBatchNorm, (0, 3, 4, 4))]
 
 
 @modes

@@ -72,8 +72,8 @@ def by_channel(array, form):
 
 
 #: Kinds of a channel's elements.
-KINDS = ["normal", "magnitudes", "ordered", "one large", "alternating", "cancelling", "alike",
-         "swallowed", "mask"]  # fmt: skip
+KINDS = ["normal", "magnitudes", "ordered", "one large", "alternating", "cancelling", "alike"]
+KINDS += ["swallowed", "mask"]
 
 
 def elements(rng, kind, m, span):

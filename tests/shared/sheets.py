@@ -116,11 +116,10 @@ def forward_of(p, *, is_training=True, factor=1, correction=0, **options):
         arrays = p.src, p.mean, p.variance, p.gamma, p.beta
         return [bn_ext.batch_norm_inference(*arrays, **options)]
     running = [a.astype(np.float32) for a in (p.mean, p.variance)]
-    dst, *batch = bn_ext.batch_norm_training(
-        p.src, p.gamma, p.beta, running_mean=running[0], running_variance=running[1],
-        exponential_avg_factor=factor, correction=correction,
-        out=(None, np.empty_like(p.mean), np.empty_like(p.mean)), **options,
-    )  # fmt: skip
+    options |= {"running_mean": running[0], "running_variance": running[1]}
+    options |= {"exponential_avg_factor": factor, "correction": correction}
+    out = None, np.empty_like(p.mean), np.empty_like(p.mean)
+    dst, *batch = bn_ext.batch_norm_training(p.src, p.gamma, p.beta, out=out, **options)
     return [dst, *(a.astype(p.mean.dtype) for a in running), *batch]
 
 
