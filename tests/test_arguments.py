@@ -194,9 +194,9 @@ def test_dtypes_of_results(rng, name, data):
     of another dtype gets the same doubles, rounded.
     """
     member, p = members.MEMBERS[name], members.problem(rng, (6, 5, 4), "NXC", data)
-    for kind, other in zip(DATA_DTYPES, DATA_DTYPES[1:] + DATA_DTYPES[:1], strict=True):
+    for kind, mean_kind in zip(DATA_DTYPES, DATA_DTYPES[1:] + DATA_DTYPES[:1], strict=True):
         q = copy.copy(p)
-        q.gamma, q.mean = p.gamma.astype(dtype(kind)), p.mean.astype(dtype(other))
+        q.gamma, q.mean = p.gamma.astype(dtype(kind)), p.mean.astype(dtype(mean_kind))
         wide = [None if like.ndim > 1 else np.empty(4) for like in member.like(q)]
         wide, _ = member.run(q, out=wide)
         for results, like, double in zip(member.run(q)[0], member.like(q), wide, strict=True):
@@ -205,7 +205,7 @@ def test_dtypes_of_results(rng, name, data):
         q.gamma = None
         if "vector" in member.returns:
             index = member.returns.index("vector")
-            assert member.run(q)[0][index].dtype == dtype(other)
+            assert member.run(q)[0][index].dtype == dtype(mean_kind)
 
 
 def statistics_backward(p):

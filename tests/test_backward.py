@@ -99,13 +99,13 @@ def test_gradient_of_given_statistics_at_extremes():
     sizes = [5e-324, 1e-310, 1e-200, 0.7, 1e200, 1.7e308]
     arguments = np.array(np.meshgrid(*[sizes] * 4)).reshape(4, -1)
     results = bn_ext.batch_norm_statistics_backward(*arguments, epsilon=0.0)
-    one, least = Fraction(2) ** 1200, Fraction(1, 2**1074)
+    scale, least = Fraction(2) ** 1200, Fraction(1, 2**1074)
     for diff_gamma, diff_beta, variance, gamma, *both in zip(
         *arguments.tolist(), *results, strict=True
     ):
         square = (Fraction(gamma) * Fraction(diff_beta)) ** 2 / Fraction(variance)
         wanted = (
-            Fraction(math.isqrt(int(square * one**2))) / one,
+            Fraction(math.isqrt(int(square * scale**2))) / scale,
             Fraction(gamma) * Fraction(diff_gamma) / Fraction(variance) / 2,
         )
         for diff, size in zip(both, wanted, strict=True):
@@ -128,8 +128,8 @@ def test_statistics_that_are_refused(name):
     ):
         # An error about two arguments names the second.
         size = getattr(wrong, "size", 0)
-        other = "diff_beta" if (name, size) == ("diff_gamma", 3) else name
-        with pytest.raises(error, match=f"^{other}: expected .*, got "):
+        named = "diff_beta" if (name, size) == ("diff_gamma", 3) else name
+        with pytest.raises(error, match=f"^{named}: expected .*, got "):
             bn_ext.batch_norm_statistics_backward(**{**arguments, name: wrong}, epsilon=EPSILON)
     with pytest.raises(ValueError, match="^epsilon: "):
         bn_ext.batch_norm_statistics_backward(**arguments, epsilon=-1.0)

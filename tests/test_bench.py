@@ -27,8 +27,8 @@ def short(monkeypatch):
 
 @pytest.fixture
 def fake(monkeypatch, short):
-    some = {name: FAKE[name] for name in ("twice", "other", "absent", "refusing", "nothing")}
-    monkeypatch.setattr(bench, "PEERS", {"bn_ext": _bench.bn_ext_call, **some})
+    peers = {name: FAKE[name] for name in ("twice", "other", "absent", "refusing", "nothing")}
+    monkeypatch.setattr(bench, "PEERS", {"bn_ext": _bench.bn_ext_call, **peers})
 
 
 def test_bench(capsys, fake):
@@ -91,8 +91,8 @@ def test_a_row(monkeypatch):
     monkeypatch.setitem(_bench.WORK, "pass", lambda: time.sleep(0.02))
     counts = iter([1, 2])
     monkeypatch.setattr(_core, "last_call", lambda: {"threads": next(counts, 1)})
-    some = {"bn_ext": lambda _: lambda: None, "slow": lambda _: lambda: time.sleep(0.01)}
-    row = _bench.row(Case((4, 3), "NXC", "float64", "training", behind="pass"), some, 1e-9)
+    peers = {"bn_ext": lambda _: lambda: None, "slow": lambda _: lambda: time.sleep(0.01)}
+    row = _bench.row(Case((4, 3), "NXC", "float64", "training", behind="pass"), peers, 1e-9)
     assert 0 < row["shortest"]["bn_ext"] < 0.01 <= row["shortest"]["slow"] < 0.02
     for name, least in (("bn_ext", 0.02), ("slow", 0.03)):
         assert row["shortest"][name] <= row["medians"][name] <= row["pairs"][name] - 0.02
@@ -153,11 +153,11 @@ def test_ctrl_c_ends_bench_after_the_rows_it_has(capsys, monkeypatch, short):
 @pytest.mark.parametrize("layout", _bench.LAYOUTS)
 def test_the_numpy_peer_computes_the_same(dtype, layout, op):
     problem = Problem(Case((4, 3, 5, 6), layout, dtype, op))
-    ours, theirs = (
+    results, expected = (
         results if isinstance(results, tuple) else [results]
         for results in (_bench.bn_ext_call(problem)(), _bench.numpy_call(problem)())
     )
     near = {"float64": 1e-12, "float32": 1e-4}.get(dtype, 0.02)
-    for a, b in zip(ours, theirs, strict=True):
+    for a, b in zip(results, expected, strict=True):
         a, b = a.astype(float), b.reshape(a.shape).astype(float)
         np.testing.assert_allclose(a, b, rtol=near, atol=near)

@@ -71,8 +71,8 @@ def test_rows(capsys, fake, tmp_path):
         for times in ("medians", "shortest", "pairs"):
             assert set(r[times]) == {"bn_ext", "twice", "other"}
         assert r["threads_used"] == 1
-        ours = [f"{1e3 * r[key]['bn_ext']:.4f}" for key in ("medians", "shortest")]
-        assert [r["title"], "1", *ours] in [line[:4] for line in lines]
+        cells = [f"{1e3 * r[key]['bn_ext']:.4f}" for key in ("medians", "shortest")]
+        assert [r["title"], "1", *cells] in [line[:4] for line in lines]
 
 
 def test_a_peer_that_is_not_installed(capsys, fake):

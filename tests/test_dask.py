@@ -129,12 +129,12 @@ def test_frozen_statistics_and_gradients_that_are_not_wanted(rng, training, want
 @pytest.mark.parametrize("shape", [SHAPE["NXC"], (0, 5, 4, 8), (6, 5, 0, 8), (6, 5, 4, 0)])
 def test_running_statistics_and_no_elements(rng, shape):
     p = problem(rng, shape=shape)
-    ours, theirs = running(p), running(p)
-    results = training(in_chunks(p, 3), **ours)
-    assert computed(results) == whole("batch_norm_training", p, *TRAINING, **theirs)
+    tracked, expected = running(p), running(p)
+    results = training(in_chunks(p, 3), **tracked)
+    assert computed(results) == whole("batch_norm_training", p, *TRAINING, **expected)
     for name in RUNNING:
-        assert bits(ours[name]) == bits(theirs[name])
-        assert (bits(ours[name]) == bits(getattr(p, name))) == (p.src.size == 0)
+        assert bits(tracked[name]) == bits(expected[name])
+        assert (bits(tracked[name]) == bits(getattr(p, name))) == (p.src.size == 0)
     assert computed(backward(in_chunks(p, 3))) == whole("batch_norm_backward", p, *BACKWARD)
 
 
@@ -145,11 +145,11 @@ def test_chunks_without_channels(rng, data_format, chunks):
     p = problem(rng, data_format=data_format)
     axis = 3 if data_format == "NXC" else 1
     q = in_chunks(p, tuple(chunks if i == axis else -1 for i in range(4)))
-    ours, theirs = running(p), running(p)
-    results = training(q, **ours)
-    assert computed(results) == whole("batch_norm_training", p, *TRAINING, **theirs)
-    assert [bits(ours[name]) for name in RUNNING] == [bits(theirs[name]) for name in RUNNING]
-    assert bits(ours["running_mean"]) != bits(p.running_mean)
+    tracked, expected = running(p), running(p)
+    results = training(q, **tracked)
+    assert computed(results) == whole("batch_norm_training", p, *TRAINING, **expected)
+    assert [bits(tracked[name]) for name in RUNNING] == [bits(expected[name]) for name in RUNNING]
+    assert bits(tracked["running_mean"]) != bits(p.running_mean)
     assert computed(backward(q)) == whole("batch_norm_backward", p, *BACKWARD)
 
 

@@ -32,10 +32,10 @@ def test_a_short_training_learns(example, dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_both_ways_to_normalize_learn_equally_well(example, dtype):
-    (*_, ours), (*_, numpys) = (example.train(dtype=dtype, norm=n, epochs=4) for n in example.NORMS)
-    np.testing.assert_allclose(ours.losses[0], numpys.losses[0], rtol=0.01)
-    np.testing.assert_allclose(ours.losses, numpys.losses, rtol=0.2)
-    assert abs(ours.accuracies[-1] - numpys.accuracies[-1]) < 0.03
+    (*_, ext), (*_, numpys) = (example.train(dtype=dtype, norm=n, epochs=4) for n in example.NORMS)
+    np.testing.assert_allclose(ext.losses[0], numpys.losses[0], rtol=0.01)
+    np.testing.assert_allclose(ext.losses, numpys.losses, rtol=0.2)
+    assert abs(ext.accuracies[-1] - numpys.accuracies[-1]) < 0.03
 
 
 def test_command_line(example, monkeypatch, tmp_path, capsys):

@@ -217,10 +217,10 @@ def test_so_they_are_where_channels_are_summed_again(rng, data, dims):
     """All channels or one, for one reason or two, beside channels that are summed once."""
     positions, channels, run = dims
     sampled = hostile_data.sampled_of(*((1, positions * run) if channels == 1 else dims[::2]))
-    for some in (np.full(channels, True), np.arange(channels) == rng.integers(channels)):
+    for chosen in (np.full(channels, True), np.arange(channels) == rng.integers(channels)):
         sixteenths = rng.integers(-8, 9, (channels, positions * run))
-        powers = np.where(some, rng.choice([0, *BEYOND[data]], channels), 0)
-        far = np.flatnonzero(some & ((powers == 0) | (rng.random(channels) < 0.5)))
+        powers = np.where(chosen, rng.choice([0, *BEYOND[data]], channels), 0)
+        far = np.flatnonzero(chosen & ((powers == 0) | (rng.random(channels) < 0.5)))
         sixteenths[far[:, None], sampled] += 48
         rows = np.ldexp(sixteenths / 16, powers[:, None]).astype(dtype(data))
         src = np.moveaxis(rows.reshape(channels, positions, run), 0, 1)
@@ -237,8 +237,8 @@ def test_a_pivot_that_is_far_off(rng, data, data_format):
     """Each channel has its own element far off; it may be sampled."""
     m = 600
     far = 0.01 * rng.standard_normal((m, m)) + 1000 * np.eye(m)
-    some = far[:: 3 if data_format == "NXC" else 1]
-    src = np.ascontiguousarray(some.T if data_format == "NXC" else some[None]).astype(dtype(data))
+    part = far[:: 3 if data_format == "NXC" else 1]
+    src = np.ascontiguousarray(part.T if data_format == "NXC" else part[None]).astype(dtype(data))
     batch = bn_ext.Statistics(src, data_format=data_format)
     want = reference.batch_norm_training(
         src, epsilon=EPSILON, axis=cases.FORMATS[data_format], wide=np.longdouble

@@ -171,10 +171,10 @@ def test_no_workspace_of_two_axes_is_taken_for_another():
     assert len({len(workspace_for(dims)) for dims in shapes}) == 1
     assert len({end_of_workspace(dims).tobytes() for dims in shapes}) == len(shapes) > 100
     rng = np.random.default_rng(0)
-    made, other = Family(rng, (192, 40), "NXC"), Family(rng, (128, 60), "NXC")
+    made, mismatched = Family(rng, (192, 40), "NXC"), Family(rng, (128, 60), "NXC")
     workspace = packed(made.src > 0, made.src, "NXC")
     with pytest.raises(ValueError, match="^workspace: expected what a forward pass wrote for src"):
-        other.run(bn_ext.batch_norm_backward, workspace=workspace, **RELU)
+        mismatched.run(bn_ext.batch_norm_backward, workspace=workspace, **RELU)
 
 
 @pytest.mark.parametrize("axes", [3, 4, 5, 6, 7, 9])

@@ -131,10 +131,10 @@ ROWS = [*table()]
 
 def test_each_pair_is_in_the_table():
     options = OPTIONS | {"check": CHECKS, "mistake": MISTAKES, "dtypes": DATA_DTYPES}
-    for (one, values), (other, others) in itertools.combinations(options.items(), 2):
-        met = {(row[one], row[other]) for row in ROWS}
+    for (first, values), (second, others) in itertools.combinations(options.items(), 2):
+        met = {(row[first], row[second]) for row in ROWS}
         alone = {("float16 arithmetic", data) for data in DATA_DTYPES if data != "float16"}
-        assert met >= {*itertools.product(values, others)} - alone, (one, other)
+        assert met >= {*itertools.product(values, others)} - alone, (first, second)
 
 
 def right(case, arrays, epsilon, gate):

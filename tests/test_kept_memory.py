@@ -104,12 +104,12 @@ def test_blocks_are_few():
 @pytest.mark.parametrize("missing", [0, 1])
 def test_the_limit_itself_may_be_kept(blocks, missing):
     result(16)
-    one = kept()
+    block = kept()
     bn_ext.keep_memory(0)
-    bn_ext.keep_memory(blocks * one - missing)
+    bn_ext.keep_memory(blocks * block - missing)
     results = [result(16) for _ in range(blocks + 1)]
     del results
-    assert kept() == (blocks - missing) * one
+    assert kept() == (blocks - missing) * block
 
 
 def mapped():

@@ -108,8 +108,8 @@ def test_running_statistics(rng, factor, correction):
         np.testing.assert_allclose(layer.running_variance, variance, rtol=1e-5)
         assert layer.num_batches_tracked == i + 1
     before = all_bits([layer.running_mean, layer.running_variance])
-    for other in (layer.eval, layer.freeze):
-        other().forward(src.astype(np.float32))
+    for change in (layer.eval, layer.freeze):
+        change().forward(src.astype(np.float32))
         assert all_bits([layer.running_mean, layer.running_variance]) == before
         assert layer.num_batches_tracked == 4
         layer.train()
@@ -222,7 +222,7 @@ def test_an_empty_batch_is_not_tracked():
 
 def test_state_makes_the_round_trip(rng, tmp_path):
     p = problem(rng)
-    layer, other = layer_of(p), bn_ext.BatchNorm(5, epsilon=EPSILON, data_format=p.data_format)
+    layer, restored = layer_of(p), bn_ext.BatchNorm(5, epsilon=EPSILON, data_format=p.data_format)
     step(layer, p)
     state = layer.state_dict()
     assert list(state) == ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
@@ -230,12 +230,12 @@ def test_state_makes_the_round_trip(rng, tmp_path):
     own = layer.gamma, layer.beta, layer.running_mean, layer.running_variance
     assert not any(np.shares_memory(a, b) for a, b in zip(state.values(), own, strict=False))
     np.savez(tmp_path / "state.npz", **state)
-    into = other.gamma, other.beta, other.running_mean, other.running_variance
+    into = restored.gamma, restored.beta, restored.running_mean, restored.running_variance
     with np.load(tmp_path / "state.npz") as loaded:
-        other.load_state_dict(loaded)
+        restored.load_state_dict(loaded)
     assert all_bits(into) == all_bits(own)
-    assert other.num_batches_tracked == 1
-    assert step(other, p) == step(layer, p)
+    assert restored.num_batches_tracked == 1
+    assert step(restored, p) == step(layer, p)
 
 
 @pytest.mark.parametrize("data", [*SHORT, "float32"])
@@ -430,26 +430,26 @@ def test_copies(rng, make, relu, added):
     p = problem(rng)
     layer = layer_of(p, relu=relu, exponential_avg_factor=0.3)
     passes(layer, p, added)
-    other = make(layer)
-    assert vars(other).keys() == vars(layer).keys()
-    assert repr(other) == repr(layer)
+    copied = make(layer)
+    assert vars(copied).keys() == vars(layer).keys()
+    assert repr(copied) == repr(layer)
     mine = layer.forward(p.src, p.src_1 if added else None)
     before = bits(mine)
     shared = make is copy.copy
-    assert np.shares_memory(other.gamma, layer.gamma) == shared
-    assert np.shares_memory(other.diff_beta, layer.diff_beta) == shared
-    assert not np.shares_memory(other.running_mean, layer.running_mean)
-    assert not np.shares_memory(other.running_variance, layer.running_variance)
-    assert other.num_batches_tracked == layer.num_batches_tracked - 1
-    assert bits(other.forward(p.src, p.src_1 if added else None)) == before
+    assert np.shares_memory(copied.gamma, layer.gamma) == shared
+    assert np.shares_memory(copied.diff_beta, layer.diff_beta) == shared
+    assert not np.shares_memory(copied.running_mean, layer.running_mean)
+    assert not np.shares_memory(copied.running_variance, layer.running_variance)
+    assert copied.num_batches_tracked == layer.num_batches_tracked - 1
+    assert bits(copied.forward(p.src, p.src_1 if added else None)) == before
     assert bits(mine) == before
-    assert other._state().keys() == layer._state().keys()
-    for name, array in other._state().items():
+    assert copied._state().keys() == layer._state().keys()
+    for name, array in copied._state().items():
         assert np.array_equal(array, layer._state()[name])
     with pytest.raises(RuntimeError):
         make(layer).backward(p.diff_dst)
     with pytest.raises(AttributeError, match="^'BatchNorm' object has no attribute 'name'$"):
-        other.name  # noqa: B018
+        copied.name  # noqa: B018
 
 
 @pytest.mark.parametrize("kind", [bn_ext.BatchNorm, type("Mine", (bn_ext.BatchNorm,), {})])
@@ -458,14 +458,14 @@ def test_copies_talk_to_the_same_processes(rng, kind):
     cannot_be_copied = threading.Lock()
     layer = kind(3, allreduce=functools.partial(lambda lock, sums: sums, cannot_be_copied))
     layer.notes = [layer, []]
-    one, another = copy.deepcopy([layer, layer])
-    assert one is another
-    assert type(one) is kind
-    for other in (one, copy.copy(layer)):
-        assert other.allreduce is layer.allreduce
-        assert bits(other.forward(np.eye(3))) == bits(layer.forward(np.eye(3)))
-    assert one.notes[0] is one
-    assert one.notes[1] is not layer.notes[1]
+    first, second = copy.deepcopy([layer, layer])
+    assert first is second
+    assert type(first) is kind
+    for copied in (first, copy.copy(layer)):
+        assert copied.allreduce is layer.allreduce
+        assert bits(copied.forward(np.eye(3))) == bits(layer.forward(np.eye(3)))
+    assert first.notes[0] is first
+    assert first.notes[1] is not layer.notes[1]
 
 
 class Clipped(bn_ext.BatchNorm):
@@ -682,18 +682,18 @@ def test_a_second_gradient_needs_the_pass(rng):
 @pytest.mark.parametrize("added", [False, True])
 def test_a_saved_pass_of_another_layer(rng, option, value, added):
     options = {"channels": 5, "epsilon": EPSILON, "data_format": "NXC", "affine": True}
-    one, another = (bn_ext.BatchNorm(**each) for each in (options, {**options, option: value}))
-    for layer, other in ((one, another), (another, one)):
+    first, second = (bn_ext.BatchNorm(**each) for each in (options, {**options, option: value}))
+    for layer, taker in ((first, second), (second, first)):
         c = layer.channels
         src, diff_dst = rng.standard_normal((2, 6, c, c))
         layer.forward(src, src if added else None)
-        other.forward(np.ones((6, other.channels, other.channels)))
-        before = kept(other)
-        mine, theirs = getattr(layer, option), getattr(other, option)
-        message = f"saved: .* with {option}={theirs!r}, like this one, .* with {option}={mine!r}"
+        taker.forward(np.ones((6, taker.channels, taker.channels)))
+        before = kept(taker)
+        got, expected = getattr(layer, option), getattr(taker, option)
+        message = f"saved: .* with {option}={expected!r}, like this one, .* with {option}={got!r}"
         with pytest.raises(ValueError, match=f"^{message}$"):
-            other.backward(diff_dst, layer.saved)
-        assert kept(other) == before
+            taker.backward(diff_dst, layer.saved)
+        assert kept(taker) == before
 
 
 def twice(own):
@@ -759,10 +759,10 @@ def test_a_saved_pass_of_a_copy(rng, made, relu, added):
     p = problem(rng)
     layer = layer_of(p, relu=relu)
     want = step(layer, p, added)[1:-3]
-    other = COPIES[made](layer) if made in COPIES else layer_of(p, relu=relu)
+    taker = COPIES[made](layer) if made in COPIES else layer_of(p, relu=relu)
     for saved in (layer.saved, pickle.loads(pickle.dumps(layer.saved)), copy.copy(layer.saved)):
-        diff_src = other.backward(p.diff_dst, saved)
-        assert [*map(bits, diff_src if added else [diff_src]), *all_bits(other.gradients)] == want
+        diff_src = taker.backward(p.diff_dst, saved)
+        assert [*map(bits, diff_src if added else [diff_src]), *all_bits(taker.gradients)] == want
 
 
 def through_a_file(saved):
@@ -820,8 +820,8 @@ def test_a_pass_that_is_not_tracked(rng, factor, relu, added):
     assert bits(layer.forward(p.src, src_1, track=False)) == bits(right.forward(p.src, src_1))
     assert kept(layer) == before
     again = [layer.backward(p.diff_dst), right.backward(p.diff_dst)]
-    mine, theirs = (all_bits(results if added else [results]) for results in again)
-    assert mine == theirs
+    untracked, tracked = (all_bits(results if added else [results]) for results in again)
+    assert untracked == tracked
     assert all_bits(layer.gradients) == all_bits(right.gradients)
 
 
@@ -829,7 +829,7 @@ def allreduces(n):
     """For each of n threads, a function that adds up what all of them pass."""
     barrier, parts = threading.Barrier(n), [None] * n
 
-    def of(rank):
+    def of_rank(rank):
         def allreduce(own):
             parts[rank] = own
             barrier.wait(60)
@@ -839,7 +839,7 @@ def allreduces(n):
 
         return allreduce
 
-    return map(of, range(n))
+    return map(of_rank, range(n))
 
 
 PARTS = [slice(2), slice(2, 2), slice(2, 3), slice(3, None)]
@@ -933,8 +933,8 @@ def test_processes_need_the_same_mean(rng, where):
     layer = bn_ext.BatchNorm(3, allreduce=lambda own: own)
     layer.forward(src)
     before = kept(layer)
-    other = bn_ext.GradientSums(src, src, np.nextafter(src.mean(axis=0), 9))
-    layer.allreduce = lambda own: other if where == "returned" else own + other
+    nearby = bn_ext.GradientSums(src, src, np.nextafter(src.mean(axis=0), 9))
+    layer.allreduce = lambda own: nearby if where == "returned" else own + nearby
     message = r"^GradientSums: .* mean.*; all processes need the same bits of the mean: allred"
     with pytest.raises(ValueError, match=message):
         layer.backward(src)

@@ -273,11 +273,11 @@ def test_threads_and_processes_change_no_pair_of_options(module, wrapper, mode):
         changed = {name: new[where, name] for where, name in pair if where == "changed"}
         passed = {name: new[where, name] for where, name in pair if where == "pass"}
         for name in neutral:
-            plain, other = (
+            plain, changed_one = (
                 outcome(module, wrapper, mode, copy.deepcopy(changed) | {name: value}, **passed)
                 for value in NEUTRAL[name]
             )
-            assert plain == other, (name, pair)
+            assert plain == changed_one, (name, pair)
             if name == "num_threads":
                 teams.add(team_of(3))
     # Tasks of Dask and of torch's gradients are in threads of their own.

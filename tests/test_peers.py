@@ -16,7 +16,7 @@ from cases import FORMATS, Family, shapes
 from tree import ROOT
 
 import bn_ext
-from bn_ext.specs import tensorflow as ours
+from bn_ext.specs import tensorflow as spec
 
 sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
 
@@ -45,16 +45,17 @@ def problem(shape, layout="NCX", data="float32", vector=None, special=False):
     return p
 
 
-def agree(ours, others, kind):
+def agree(results, expected, kind):
     """Assert equal values, within the tolerance, and NaN, Inf and -Inf in the same places."""
-    for i, (mine, theirs) in enumerate(zip(ours, others, strict=True)):
-        assert mine.shape == theirs.shape, i
-        mine, theirs = (np.asarray(a).astype(np.float64) for a in (mine, theirs))
+    for i, (result, right) in enumerate(zip(results, expected, strict=True)):
+        assert result.shape == right.shape, i
+        result, right = (np.asarray(a).astype(np.float64) for a in (result, right))
         for kind_of_number in (np.isnan, np.isposinf, np.isneginf):
-            assert np.array_equal(kind_of_number(mine), kind_of_number(theirs)), (i, kind_of_number)
-        finite = np.isfinite(mine)
-        largest = abs(theirs[finite]).max(initial=1)
-        assert abs(mine[finite] - theirs[finite]).max(initial=0) <= TOLERANCE[kind] * largest, i
+            same = np.array_equal(kind_of_number(result), kind_of_number(right))
+            assert same, (i, kind_of_number)
+        finite = np.isfinite(result)
+        largest = abs(right[finite]).max(initial=1)
+        assert abs(result[finite] - right[finite]).max(initial=0) <= TOLERANCE[kind] * largest, i
 
 
 # ---- what bench and benchmarks time: torch, JAX, TensorFlow, oneDNN ----------------------
@@ -135,11 +136,11 @@ def problems_of_tensorflow(layout, data, training):
 def v3_agrees(tf, p, outputs=5, data="float32", **options):
     arguments = {"x": p.src, "scale": p.gamma, "offset": p.beta}
     arguments |= {"mean": p.mean, "variance": p.variance}
-    results = ours.fused_batch_norm_v3(**arguments, **options)
-    theirs = [a.numpy() for a in tf.raw_ops.FusedBatchNormV3(**arguments, **options)]
+    results = spec.fused_batch_norm_v3(**arguments, **options)
+    expected = [a.numpy() for a in tf.raw_ops.FusedBatchNormV3(**arguments, **options)]
     if not options.get("is_training", True):  # a kernel leaves outputs 3 and 4 unwritten
-        theirs[3:5] = theirs[1:3]
-    agree(results[:outputs], theirs[:outputs], data)
+        expected[3:5] = expected[1:3]
+    agree(results[:outputs], expected[:outputs], data)
 
 
 @pytest.mark.parametrize("factor", [0, 0.3, 1, 2, -1])
@@ -157,10 +158,11 @@ def test_tensorflow(tf, data, layout, training, factor):
 def test_tensorflows_gradient(tf, data, layout, training):
     for p, options in problems_of_tensorflow(layout, data, training):
         arrays = p.diff_dst, p.src, p.gamma, p.mean, p.variance, np.empty(0, np.float32)
-        results = ours.fused_batch_norm_grad_v3(*arrays, **options)
+        results = spec.fused_batch_norm_grad_v3(*arrays, **options)
         names = ("y_backprop", "x", "scale", *(f"reserve_space_{k}" for k in (1, 2, 3)))
-        theirs = tf.raw_ops.FusedBatchNormGradV3(**dict(zip(names, arrays, strict=True)), **options)
-        agree(results[:3], [a.numpy() for a in theirs[:3]], data)
+        options |= dict(zip(names, arrays, strict=True))
+        expected = tf.raw_ops.FusedBatchNormGradV3(**options)
+        agree(results[:3], [a.numpy() for a in expected[:3]], data)
 
 
 def with_nan(src):

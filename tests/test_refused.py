@@ -286,9 +286,9 @@ OF_STATISTICS = [
          {"running_mean": take("mean"), "out": lambda q: (None, q.mean, None)}),
         (ValueError, "^src: expected more than one element in each channel with correction=1, "
          "got one; leave", {"src": take("src", lambda a: a[:1, :1]), "out": None}),
-        *((ValueError, f"^{name}: shares memory with {other}$",
-           {"src_1": take("src_1"), name: take(other, lambda a: a.reshape(-1)[:5])})
-          for name in FOUR[:2] for other in ("src", "gamma", "beta", "src_1")),
+        *((ValueError, f"^{name}: shares memory with {argument}$",
+           {"src_1": take("src_1"), name: take(argument, lambda a: a.reshape(-1)[:5])})
+          for name in FOUR[:2] for argument in ("src", "gamma", "beta", "src_1")),
     )),
 ]  # fmt: skip
 
@@ -453,10 +453,10 @@ OF_OBJECTS = [
       for name in ("is_training", "epsilon", "src", "mean", "out")),
     *(row("backward", ERRORS, f"^{name}: ", **{name: UNTOLD})
       for name in ("src", "mean", "is_training", "num_threads", "data_format")),
-    *(row("backward", TypeError, f"^diff_dst: expected {data}, like src, got {other}",
+    *(row("backward", TypeError, f"^diff_dst: expected {data}, like src, got {wrong}",
           src=take("src", lambda a, data=data: a.astype(dtype(data))),
-          diff_dst=take("diff_dst", lambda a, other=other: a.astype(dtype(other))))
-      for data in DATA_DTYPES for other in DATA_DTYPES if other != data),
+          diff_dst=take("diff_dst", lambda a, wrong=wrong: a.astype(dtype(wrong))))
+      for data in DATA_DTYPES for wrong in DATA_DTYPES if wrong != data),
     # Other dtypes and numbers: what to pass instead.
     *(row("backward", TypeError, rf"; pass np.asarray\({name}, np.float64\)$",
           **{name: take(name, lambda a, kind=kind: a.astype(kind))})

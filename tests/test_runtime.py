@@ -90,8 +90,8 @@ WAIT = "import bn_ext; print(bn_ext.show_config(mode='dicts')['idle_threads_set_
 
 @needs_openmp
 def test_who_decides_how_idle_threads_wait():
-    ours, _, read = strict(WAIT).stdout.strip().partition(" ")
-    assert (ours, read in _runtime._SPIN) == ("bn_ext's", True)
+    decides, _, read = strict(WAIT).stdout.strip().partition(" ")
+    assert (decides, read in _runtime._SPIN) == ("bn_ext's", True)
     for name, value in ((read, "7"), ("OMP_WAIT_POLICY", "passive")):
         assert strict(WAIT, **{name: value}).stdout.strip() == name
 

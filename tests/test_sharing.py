@@ -96,8 +96,8 @@ def test_in_place_is_the_same_elements_in_the_same_places(rng, which):
         memory = np.zeros(ROWS * CHANNELS)
         array = lay(memory, 0, which, turned)
         array[...] = base[which]
-        for other in TURNS.keys() - {turned}:
-            arrays = {**base, which: array, "diff_src": lay(memory, 0, which, other)}
+        for turn in TURNS.keys() - {turned}:
+            arrays = {**base, which: array, "diff_src": lay(memory, 0, which, turn)}
             refused(f"^diff_src in out: shares memory with {which}", arrays)
         assert all_bits(run({**base, which: array, "diff_src": array})) == wanted
 
@@ -189,10 +189,10 @@ def test_a_place_does_not_depend_on_axes_of_length_1(rng, name, dims, data_forma
     _, wanted = member.run(p, summed=summed)
     written = [i for i, kind in enumerate(member.returns) if kind == "tensor"]
     strides = (0, 3, 4096, -8)
-    for i, which, stride, other in itertools.product(written, member.reads, strides, strides):
+    for i, which, stride, step in itertools.product(written, member.reads, strides, strides):
         read = {n: restrided(placed(getattr(p, n), "gaps"), stride) for n in member.reads}
         out = [None] * len(member.returns)
-        out[i] = restrided(read[which], other)
+        out[i] = restrided(read[which], step)
         results, bits = member.run(p, read, summed=summed, out=tuple(out))
         assert results[i] is out[i]
         assert bits == wanted

@@ -55,9 +55,10 @@ def test_in_the_fast_tests_each_two_values_meet():
     kept = [item.callspec.params for item in cube if item not in beyond]
     assert not beyond & {*plane}
     assert len(kept) <= 15
-    for one, other in itertools.combinations("nks", 2):
-        met = {(params[one], params[other]) for params in kept}
-        assert len(met) == len({(e.callspec.params[one], e.callspec.params[other]) for e in cube})
+    for first, second in itertools.combinations("nks", 2):
+        met = {(params[first], params[second]) for params in kept}
+        everything = [item.callspec.params for item in cube]
+        assert len(met) == len({(params[first], params[second]) for params in everything})
 
 
 def test_each_test_of_teams_says_how_many_threads_it_had():
@@ -296,11 +297,11 @@ def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name)
     assert all(" -c " in line for line in compiled)
     assert "-fno-unsafe-math-optimizations" in linked
     for line in [linked] if name in ("LDFLAGS", "LDSHARED") else [compiled[0], linked]:
-        theirs, _, ours = (part.split() for part in line.partition(" -std=gnu11 "))
-        assert not {*bad} - {"-I", "-undefined"} & {*theirs}
+        from_user, _, from_build = (part.split() for part in line.partition(" -std=gnu11 "))
+        assert not {*bad} - {"-I", "-undefined"} & {*from_user}
         if name != "CPPFLAGS" or line != linked:
-            assert {*OTHERS} <= {*theirs}
-        assert {"-O3", "-fno-fast-math"} <= {*ours}
+            assert {*OTHERS} <= {*from_user}
+        assert {"-O3", "-fno-fast-math"} <= {*from_build}
 
 
 @needs_linux
@@ -352,9 +353,9 @@ def test_other_flags_compile_again_and_the_same_do_not(sources):
         assert all(flag in path.read_text() for path in objects)
         return {path: path.stat().st_mtime_ns for path in objects}
 
-    first, same, other = (built(f"-DFOR={number}") for number in (1, 1, 2))
+    first, same, changed = (built(f"-DFOR={number}") for number in (1, 1, 2))
     assert first == same
-    assert all(other[path] > when for path, when in same.items())
+    assert all(changed[path] > when for path, when in same.items())
 
 
 def test_a_missing_compiler_is_named(sources):

@@ -22,9 +22,9 @@ every_sheet = pytest.mark.parametrize("sheet", SHEETS.values(), ids=SHEETS)
 by_every_carrier = pytest.mark.parametrize("carry", CARRIERS.values(), ids=CARRIERS)
 
 
-def only(some):
+def only(has):
     """A mark that gives a test the sheets for which `some` is true."""
-    sheets = {name: sheet for name, sheet in SHEETS.items() if some(sheet)}
+    sheets = {name: sheet for name, sheet in SHEETS.items() if has(sheet)}
     return pytest.mark.parametrize("sheet", sheets.values(), ids=sheets)
 
 
@@ -60,7 +60,7 @@ OTHER_TYPES = {
 @by_every_carrier
 @every_sheet
 def test_other_types_are_refused(rng, sheet, carry):
-    (others,) = [types for module, types in OTHER_TYPES.items() if sheet.of(module)]
+    (others,) = [types for module, types in OTHER_TYPES.items() if sheet.is_of(module)]
     for data, vector in [("float32", "float64"), *others]:
         wrong, got = (sheet.src, data) if data == "float64" else (sheet.vectors[0], vector)
         with pytest.raises(
@@ -115,11 +115,11 @@ def rows_of(sheet):
     axis = 1 if sheet.data_format == "NXC" else -1
     along = dict.fromkeys(sheet.vectors, lambda p: np.ones(p.src.shape[axis], np.float32))
     yield ValueError, ".*, one value for each channel on .* of ", along
-    (own,) = (options for module, options in OPTIONS_OF.items() if sheet.of(module))
+    (own,) = (options for module, options in OPTIONS_OF.items() if sheet.is_of(module))
     for names, kind, expected, values in OPTIONS + own:
         for name in (each for each in names.split() if each in sheet.parameters):
             for value in values:
-                if value is not None or not sheet.of(tensorflow):
+                if value is not None or not sheet.is_of(tensorflow):
                     yield kind, f"^{name}: expected {expected}.*, got ", {name: value}
 
 
@@ -179,7 +179,7 @@ def test_vectors_of_two_types_are_refused(rng, sheet):
 @every_sheet
 def test_lists_are_float64_or_refused(rng, sheet):
     p = sheet.problem(rng, "float64")
-    if sheet.of(ngraph):
+    if sheet.is_of(ngraph):
         assert all_bits(sheet(p, np.ndarray.tolist)) == all_bits(sheet(p))
     else:
         with pytest.raises(TypeError, match=f"^{sheet.src}: .*got float64; pass np.asarray"):
@@ -187,7 +187,7 @@ def test_lists_are_float64_or_refused(rng, sheet):
 
 
 @pytest.mark.parametrize("dims", [(6, 5), (6, 4, 5), (2, 2, 2, 2, 2, 5)])
-@only(lambda sheet: sheet.of(tensorflow))
+@only(lambda sheet: sheet.is_of(tensorflow))
 def test_tensorflows_ranks(rng, sheet, dims):
     message = re.escape(f"x: expected rank 4 or 5, got shape {dims}")
     with pytest.raises(ValueError, match=f"^{message}$"):
@@ -298,7 +298,7 @@ def test_results_are_new_arrays(rng, sheet):
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (1, 0)])
 @every_sheet
 def test_results_follow_the_datas_memory_order(rng, sheet, order):
-    if sheet.of(tensorflow) and len(order) != 4:
+    if sheet.is_of(tensorflow) and len(order) != 4:
         return
     p = Family(rng, (2, 4, 6, 8)[: len(order)], sheet.data_format)
     src = np.ascontiguousarray(p.src.transpose(order)).transpose(np.argsort(order))
@@ -348,7 +348,7 @@ def test_onednns_ignored_gamma_is_not_looked_at(rng, make):
         sheet(p, gamma=gamma)
 
 
-@only(lambda sheet: sheet.of(ngraph))
+@only(lambda sheet: sheet.is_of(ngraph))
 def test_ngraph_without_channels(rng, sheet):
     """A problem without channels, which nGraph itself refuses, is accepted."""
     results = sheet(Family(rng, (2, 0, 3, 4), "NCX"))

@@ -43,7 +43,7 @@ def gradient_sums_of(p, cuts=(), **options):
     return [GradientSums(*part, p.mean, **options) for part in parts]
 
 
-def found(sums):
+def contents(sums):
     known = [sums.mean] if isinstance(sums, GradientSums) else [sums.mean, sums.variance]
     return [*all_bits(known), sums.count, sums.channels, sums.dtype, sums.exact]
 
@@ -55,22 +55,22 @@ def test_parts_are_the_whole(rng, mean, data, exact):
     src = (rng.standard_normal((50, 3)) + mean).astype(dtype(data))
     parts = statistics_of(np.split(src, (0, 5, 5, 6, 30)), exact=exact)
     total = sum(parts)
-    one = Statistics(src, exact=exact)
+    whole = Statistics(src, exact=exact)
     assert (total.count, total.channels, total.dtype, total.exact) == (50, 3, data, exact)
     close = {"rtol": 1e-6, "atol": 1e-6 * (mean == 0)}
-    np.testing.assert_allclose(total.mean, one.mean, **close)
-    np.testing.assert_allclose(total.variance, one.variance, **close)
-    before = [found(part) for part in parts]
+    np.testing.assert_allclose(total.mean, whole.mean, **close)
+    np.testing.assert_allclose(total.variance, whole.variance, **close)
+    before = [contents(part) for part in parts]
     onto = parts[0]
     for part in parts[1:]:
         onto += part
     for same in (functools.reduce(operator.add, parts), sum(parts, parts[0] + 0), onto):
         assert same == total or not exact
         assert np.allclose(same.mean, total.mean)
-    assert found(onto) == found(total)
-    assert [found(part) for part in parts] == before
+    assert contents(onto) == contents(total)
+    assert [contents(part) for part in parts] == before
     if exact:
-        assert sum(parts[i] for i in rng.permutation(len(parts))) == one == total
+        assert sum(parts[i] for i in rng.permutation(len(parts))) == whole == total
 
 
 def test_one_part_is_itself_bit_for_bit(rng):
@@ -79,7 +79,7 @@ def test_one_part_is_itself_bit_for_bit(rng):
     for src in (rng.uniform(1, 2, (5, 4)), special):
         part = Statistics(src)
         for total in (sum([part]), none + none + part + none, 0 + part, part + 0):
-            assert found(total) == found(part)
+            assert contents(total) == contents(part)
             assert total == part
 
 
@@ -216,9 +216,9 @@ def test_every_part_has_the_gradients_of_the_whole(rng, data, data_format, is_tr
 def test_the_shortest_whole(rng, number, exact):
     """It may have one element a channel, beside an empty part."""
     p = Problem(rng, (number, 5), "NXC", "float64")
-    none, one = gradient_sums_of(p, (0,), exact=exact)
-    for total in (none + one, one + none):
-        assert total == one
+    empty, every = gradient_sums_of(p, (0,), exact=exact)
+    for total in (empty + every, every + empty):
+        assert total == every
         assert all_bits(p.run(bn_ext.batch_norm_backward, sums=total)) == all_bits(
             p.run(bn_ext.batch_norm_backward, exact=exact)
         )
@@ -255,7 +255,7 @@ def test_running_statistics_are_updated_as_by_training(rng, running, correction,
 
 @of_both_kinds
 def test_running_statistics_that_cannot_be_updated(exact):
-    one = Statistics(np.ones((1, 2)), exact=exact)
+    sums = Statistics(np.ones((1, 2)), exact=exact)
     mean, variance = np.zeros(2), np.zeros(2)
     for changed, error, message in (
         ((mean, variance, 0.1, 1), ValueError, "correction=1"),
@@ -264,10 +264,10 @@ def test_running_statistics_that_cannot_be_updated(exact):
         ((mean, mean, 0.1, 0), ValueError, "shares memory"),
     ):
         with pytest.raises(error, match=message):
-            one.update_running(*changed)
+            sums.update_running(*changed)
     assert not mean.any()
     assert not variance.any()
-    (one + one).update_running(mean, variance, 1, 1)
+    (sums + sums).update_running(mean, variance, 1, 1)
     assert (mean == 1).all()
 
 
@@ -284,12 +284,12 @@ def test_copies_and_pickles(rng, data, exact):
     for data_of_part in (src, src[:0]):
         for kind, rest in ((Statistics, ()), (GradientSums, (data_of_part, mean))):
             sums = kind(data_of_part, *rest, exact=exact)
-            for make, one in itertools.product(COPIES.values(), (sums, sums + sums)):
-                again = make(one)
-                assert again == one
-                assert found(again) == found(one)
-                assert again + sums == sums + one
-                assert pickle.dumps(again) == pickle.dumps(one)
+            for make, original in itertools.product(COPIES.values(), (sums, sums + sums)):
+                again = make(original)
+                assert again == original
+                assert contents(again) == contents(original)
+                assert again + sums == sums + original
+                assert pickle.dumps(again) == pickle.dumps(original)
 
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
@@ -313,9 +313,9 @@ def test_pickles_of_exact_sums_are_canonical_and_small(rng, data):
 
 def test_equality_in_any_mode():
     """Subnormal numbers that differ are not flushed to the same 0."""
-    one, other = (Statistics(np.full((4, 2), value)) for value in (1e-310, 0.0))
+    subnormal, zeros = (Statistics(np.full((4, 2), value)) for value in (1e-310, 0.0))
     with fp_mode("flush"):
-        assert one != other
+        assert subnormal != zeros
 
 
 @of_both_kinds
@@ -436,12 +436,12 @@ def test_the_unbiased_variance(rng, exact):
 
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
-@pytest.mark.parametrize(("other", "taken"), [(2, 2), (2, 1), (1, 3)])
-def test_sums_that_no_single_element_has(data, other, taken):
+@pytest.mark.parametrize(("added", "taken"), [(2, 2), (2, 1), (1, 3)])
+def test_sums_that_no_single_element_has(data, added, taken):
     parts = [Statistics(np.array([[x]]).astype(dtype(data)), exact=True) for x in (0, 1, 2, 3)]
-    left = parts[0] + parts[other]
+    left = parts[0] + parts[added]
     left.array[...] -= parts[taken].array
-    if taken == other:
+    if taken == added:
         assert left == parts[0]
         return
     with pytest.raises(ValueError, match="the integers of channel 0 are impossible"):
@@ -516,7 +516,7 @@ def test_an_engine_adds_integers(rng, rows):
     total = sum(parts)
     parts[0].array[...] += sum(part.array for part in parts[:0:-1])
     assert parts[0] == total
-    assert found(parts[0]) == found(total)
+    assert contents(parts[0]) == contents(total)
 
 
 def test_integers_are_added_in_place_by_name():
@@ -527,10 +527,10 @@ def test_integers_are_added_in_place_by_name():
                 sums.array += 1
             continue
         twice, array = sums + sums, sums.array
-        other = copy.deepcopy(sums)
-        sums.array += other.array
+        copied = copy.deepcopy(sums)
+        sums.array += copied.array
         assert sums == twice
-        for wrong in (other.array, array.copy(), array[:], None):
+        for wrong in (copied.array, array.copy(), array[:], None):
             with pytest.raises(AttributeError, match=r"^array: expected .*write to array\[...\]"):
                 sums.array = wrong
         assert sums.array is array
@@ -568,10 +568,10 @@ def test_statistics_of_trillions(data):
 @pytest.mark.parametrize("rows", STATES)
 def test_channels_that_were_added_alone(rows):
     """An engine adds all channels or none."""
-    part, other = (exact_part(rows, 3, samples) for samples in (2, 1))
+    part, single = (exact_part(rows, 3, samples) for samples in (2, 1))
     for channel in (1, [0, 2]):
         sums = copy.deepcopy(part)
-        sums.array[:, :, channel] += other.array[:, :, channel]
+        sums.array[:, :, channel] += single.array[:, :, channel]
         for use in (used, pickle.dumps, lambda a: a.count, lambda a: a == a):
             with pytest.raises(ValueError, match=r"^(array|sums): .* same number in all channels"):
                 use(sums)
@@ -708,11 +708,11 @@ def test_sums_of_no_terms_are_0(rows, channel):
 @pytest.mark.parametrize("channel", [0, 20, 40])
 @pytest.mark.parametrize("rows", STATES)
 def test_the_unused_half_of_the_numbers_of_parts_tells_nothing(rows, channel):
-    sums, other = exact_part(rows, 41), exact_part(rows, 41)
-    other.array[-1, 1, channel] = 7
-    assert sums == other
-    assert pickle.dumps(sums) == pickle.dumps(other)
-    canonical = [_core.canonical_state(each.array, each._format) for each in (sums, other)]
+    sums, marked = exact_part(rows, 41), exact_part(rows, 41)
+    marked.array[-1, 1, channel] = 7
+    assert sums == marked
+    assert pickle.dumps(sums) == pickle.dumps(marked)
+    canonical = [_core.canonical_state(each.array, each._format) for each in (sums, marked)]
     assert np.array_equal(*canonical)
 
 
@@ -758,12 +758,12 @@ def test_the_largest_limbs(rows):
 
 @pytest.mark.parametrize("rows", STATES)
 def test_an_array_that_was_reshaped(rows):
-    for channels, other in itertools.product((1, 10), STATES):
-        sums, part = (exact_part(rows, channels * each) for each in (rows, other))
-        part.array.shape = other, 2, channels * rows
+    for channels, other_rows in itertools.product((1, 10), STATES):
+        sums, part = (exact_part(rows, channels * each) for each in (rows, other_rows))
+        part.array.shape = other_rows, 2, channels * rows
         whole = functools.partial(operator.add, sums)
         uses = str, pickle.dumps, used, copy.copy, lambda a: a == a, whole
-        for use in uses if other != rows else []:
+        for use in uses if other_rows != rows else []:
             with pytest.raises(ValueError, match=r"^(array|sums): expected "):
                 use(part)
 
@@ -794,12 +794,12 @@ def test_any_strides_and_alignment(rng):
         unaligned = np.zeros(state.nbytes + 1, np.uint8)[1:].view(np.int64).reshape(state.shape)
         for state_view in (spread, unaligned):
             state_view[...] = state
-            other = sums._with(state_view, 0)
-            assert other == sums
-            assert other + sums == sums + other == sums + sums
-            assert found(other) == found(sums)
+            viewed = sums._with(state_view, 0)
+            assert viewed == sums
+            assert viewed + sums == sums + viewed == sums + sums
+            assert contents(viewed) == contents(sums)
             assert np.array_equal(state_view, state)
-    want, got = (p.run(bn_ext.batch_norm_backward, sums=each) for each in (sums, other))
+    want, got = (p.run(bn_ext.batch_norm_backward, sums=each) for each in (sums, viewed))
     assert all_bits(want) == all_bits(got)
 
 
@@ -807,8 +807,8 @@ def test_any_strides_and_alignment(rng):
 def test_a_mean_that_is_nan_on_one_side(rng, exact):
     p = Problem(rng, (6, 2), "NXC", "float64")
     nan = np.where([True, False], np.nan, p.mean)
-    one, two = (GradientSums(p.src, p.diff_dst, mean, exact=exact) for mean in (p.mean, nan))
-    for sums, other, mean in ((one, two, nan), (two, one, p.mean)):
+    a, b = (GradientSums(p.src, p.diff_dst, mean, exact=exact) for mean in (p.mean, nan))
+    for sums, other, mean in ((a, b, nan), (b, a, p.mean)):
         with pytest.raises(ValueError, match=r"^GradientSums: .*mean\[0\]=.*nan"):
             sums + other
         with pytest.raises(ValueError, match="^sums: expected .*mean.*nan"):
@@ -818,10 +818,10 @@ def test_a_mean_that_is_nan_on_one_side(rng, exact):
 
 def test_the_sign_of_a_mean_of_0_does_not_matter(rng):
     x, zeros = rng.standard_normal((5, 3)), np.zeros(3)
-    one, two = (bn_ext.GradientSums(x, x, each, exact=True) for each in (zeros, -zeros))
-    assert one == two
-    assert pickle.dumps(one) == pickle.dumps(two)
-    assert pickle.dumps(one + two) == pickle.dumps(two + one)
+    plus, minus = (bn_ext.GradientSums(x, x, each, exact=True) for each in (zeros, -zeros))
+    assert plus == minus
+    assert pickle.dumps(plus) == pickle.dumps(minus)
+    assert pickle.dumps(plus + minus) == pickle.dumps(minus + plus)
 
 
 def test_a_total_of_one_part_is_not_the_part(rng):

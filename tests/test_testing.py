@@ -98,7 +98,7 @@ CHECKS = {
 def all_but(*names):
     """What `skip` leaves only the cases whose names start so, and those named in these."""
     kept = [name for name in RECIPES if f"{name},".startswith(names)]
-    return [name for name in RECIPES if not any(name in other for other in kept)]
+    return [name for name in RECIPES if not any(name in case for case in kept)]
 
 
 #: What leaves the command few cases: it solves them anew in each process.
@@ -473,7 +473,7 @@ OF_BATCH += [("127 rows", "running_variance", {"batch_variance": "reserve_space_
 def test_running_statistics_are_not_the_batchs(case, result, change):
     def mistaken(*arguments, **options):
         results = tensorflow.fused_batch_norm_v3(*arguments, **options)
-        return results._replace(**{name: getattr(results, other) for name, other in change.items()})
+        return results._replace(**{name: getattr(results, n) for name, n in change.items()})
 
     options = {"operator": "FusedBatchNormV3", "skip": all_but(case)}
     failing(check_forward, mistaken, f"{case}, float32", result, **options)

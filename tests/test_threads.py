@@ -159,9 +159,9 @@ def test_affinity_at_each_call(rng):
 
 @needs_openmp
 def test_threadpoolctl_lists_the_pool():
-    known, ours = run("threads", "pools")
-    assert ours
-    assert known == ours
+    known, reported = run("threads", "pools")
+    assert reported
+    assert known == reported
 
 
 def test_64_callers_with_mixed_shapes():
@@ -217,11 +217,11 @@ def test_two_callers_have_all_the_processors(rng):
     used = []
     with ThreadPoolExecutor(1) as pool:
         options = {"data_format": "NCX", "num_threads": 2}
-        other = pool.submit(bn_ext.GradientSums, large, large, mean, **options)
+        future = pool.submit(bn_ext.GradientSums, large, large, mean, **options)
         # Whether the other call has begun or not, or has ended, there is no third.
-        while not used or not other.done():
+        while not used or not future.done():
             used.append(threads_used(small))
-    assert other.result().count == 1 << 29
+    assert future.result().count == 1 << 29
     assert set(used) == {most}
 
 

@@ -55,11 +55,11 @@ def child():
     kept = _core.parked_bytes()
 
     def overwrite():
-        ours = _core.parked_bytes()
+        parked = _core.parked_bytes()
         a = result()
         a[...] = -1
         alive[...] = -2
-        return ours == 0
+        return parked == 0
 
     return (
         kept > 0

@@ -152,10 +152,10 @@ def with_a_team(start):
     return results, together()
 
 
-def thread_that_forks(one):
+def thread_that_forks(solo):
     def work():
         together()
-        if one:  # a team of one, which leaves the pool as it is
+        if solo:  # a team of one, which leaves the pool as it is
             libgomp().omp_set_max_active_levels(0)
             assert call(4000, num_threads=4) == 1
             libgomp().omp_set_max_active_levels(1)

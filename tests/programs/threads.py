@@ -39,8 +39,8 @@ def pools():
     import threadpoolctl
 
     known = [p["filepath"] for p in threadpoolctl.threadpool_info() if p["user_api"] == "openmp"]
-    ours = bn_ext.show_config(mode="dicts")["openmp_libraries"]
-    return [sorted({os.path.realpath(path) for path in paths}) for paths in (known, ours)]
+    reported = bn_ext.show_config(mode="dicts")["openmp_libraries"]
+    return [sorted({os.path.realpath(path) for path in paths}) for paths in (known, reported)]
 
 
 def of_a_forkserver():
@@ -142,13 +142,13 @@ def pool_in_another_mode():
     dy, v = np.full((300_000, 8), 1e-40, np.float32), np.ones(8, np.float32)
     results = []
     for training in (True, False):
-        one, four = (
+        single, four = (
             bn_ext.batch_norm_backward(
                 dy, dy, v, v, epsilon=0, is_training=training, num_threads=k
             ).diff_src.tobytes()
             for k in (1, 4)
         )
-        results.append((one == four, any(one), _core.last_call()["threads"]))
+        results.append((single == four, any(single), _core.last_call()["threads"]))
     modes = {}
     region(4, lambda: modes.update({threading.get_ident(): fp_mode_in_effect()}))
     mode = modes.pop(threading.get_ident())
