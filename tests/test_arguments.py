@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from cases import DATA_DTYPES, EPSILON, INPUTS, VECTORS, Family, Problem, all_bits, dtype
 from members import SECOND, function_of
-from refusals import OPERANDS, RESULTS, arguments, as_out, four, outs
+from refusals import OPERANDS, RESULTS, arguments, as_out, four, outs, read_only
 from sheets import CARRIERS
 
 import bn_ext
@@ -33,12 +33,6 @@ class Exported:
 
     def __dlpack_device__(self):
         return self.device, 0
-
-
-def read_only(a):
-    a = a.copy()
-    a.flags.writeable = False
-    return a
 
 
 def mapped(a):

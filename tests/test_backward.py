@@ -10,7 +10,6 @@ from cases import DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shapes
 
 import bn_ext
 from bn_ext import _core
-from bn_ext.specs import ngraph
 
 pytestmark = [pytest.mark.fast, pytest.mark.results]
 
@@ -34,32 +33,6 @@ def test_formula_at_odd_shapes(rng, data, vector, data_format, is_training):
         assert grads.diff_src.dtype == dtype(data)
         assert grads.diff_gamma.dtype == grads.diff_beta.dtype == dtype(vector)
         assert_near(problem, grads, is_training)
-
-
-def test_vector_published_by_onednn():
-    src = np.array([1, 2, 3, 4], np.float32).reshape(1, 2, 2, 1)
-    diff_dst = np.array([0.1, 0.1, 0.2, 0.2], np.float32).reshape(1, 2, 2, 1)
-    vectors = [np.array([v], np.float32) for v in (2.5, 1.25, 2)]
-    for data_format, axes in (("NXC", (0, 1, 2, 3)), ("NCX", (0, 3, 1, 2))):
-        operands = src.transpose(axes), diff_dst.transpose(axes), *vectors
-        grads = bn_ext.batch_norm_backward(*operands, epsilon=0, data_format=data_format)
-        expected = [0.01788854, -0.05366563, 0.05366563, -0.01788854]
-        np.testing.assert_allclose(grads.diff_src.ravel(), expected, atol=1e-7)
-        np.testing.assert_allclose(grads.diff_gamma, [0.17888544], atol=1e-7)
-        np.testing.assert_allclose(grads.diff_beta, [0.6], atol=1e-7)
-
-
-def test_vector_published_by_ngraph():
-    """A constant diff_dst cancels in diff_src."""
-    rng = np.random.default_rng(4322)
-    x = rng.uniform(0, 1, (4, 3, 2, 2)).astype(np.float32)
-    gamma, beta = np.full(3, 2, np.float32), np.zeros(3, np.float32)
-    grads = ngraph.batch_norm_training_backprop(
-        x, gamma, beta, x.mean((0, 2, 3)), x.var((0, 2, 3)), np.full_like(x, 20), epsilon=1e-3
-    )
-    assert abs(grads.input_delta).max() < 1e-4
-    assert (grads.beta_delta == 320).all()
-    assert abs(grads.gamma_delta).max() < 1e-3
 
 
 @pytest.mark.parametrize("affine", [True, False])

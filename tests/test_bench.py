@@ -27,7 +27,7 @@ def short(monkeypatch):
 
 @pytest.fixture
 def fake(monkeypatch, short):
-    peers = {name: FAKE[name] for name in ("twice", "other", "absent", "refusing", "nothing")}
+    peers = {name: FAKE[name] for name in ("twice", "adding", "absent", "refusing", "nothing")}
     monkeypatch.setattr(bench, "PEERS", {"bn_ext": _bench.bn_ext_call, **peers})
 
 
@@ -46,7 +46,7 @@ def test_bench(capsys, fake):
             f"backward, dtype: float32, layout: NXC, threads: {threads}, behind: {behind}"
         )
         pair = ["pair"] * (behind != "nothing")
-        names = ["used", "ms", "shortest", "GB/s", *pair, "twice", "other", "refusing", "nothing"]
+        names = ["used", "ms", "shortest", "GB/s", *pair, "twice", "adding", "refusing", "nothing"]
         assert heading.split()[3:] == names
         assert [row.split()[0] for row in rows] == ["8x4x5", "2x3"]
         for row in rows:

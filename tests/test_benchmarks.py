@@ -69,7 +69,7 @@ def test_rows(capsys, fake, tmp_path):
     lines = [line.split() for line in out.splitlines()]
     for r in results:
         for times in ("medians", "shortest", "pairs"):
-            assert set(r[times]) == {"bn_ext", "twice", "other"}
+            assert set(r[times]) == {"bn_ext", "twice", "adding"}
         assert r["threads_used"] == 1
         cells = [f"{1e3 * r[key]['bn_ext']:.4f}" for key in ("medians", "shortest")]
         assert [r["title"], "1", *cells] in [line[:4] for line in lines]

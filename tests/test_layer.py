@@ -70,20 +70,17 @@ def test_a_step_is_the_general_functions(rng, data, number, data_format, mode, a
     results = step(layer, p, added)
 
     options = {"epsilon": EPSILON, "data_format": data_format}
-    behind = {"src_1": p.src_1 if added else None, "relu": relu}
+    forward = {**options, "src_1": p.src_1 if added else None, "relu": relu}
     gamma, beta, mean, variance = (
         getattr(p, name).astype(number) for name in ("gamma", "beta", "mean", "variance")
     )
     scale_and_shift = (gamma, beta) if affine else (None, None)
     running = mean.copy(), variance.copy()
     if mode == "training":
-        behind |= {"running_mean": running[0], "running_variance": running[1], **TRACKED}
-        results_of_call = bn_ext.batch_norm_training(p.src, *scale_and_shift, **options, **behind)
-        dst, mean, variance = results_of_call
+        forward |= {"running_mean": running[0], "running_variance": running[1], **TRACKED}
+        dst, mean, variance = bn_ext.batch_norm_training(p.src, *scale_and_shift, **forward)
     else:
-        dst = bn_ext.batch_norm_inference(
-            p.src, mean, variance, *scale_and_shift, **options, **behind
-        )
+        dst = bn_ext.batch_norm_inference(p.src, mean, variance, *scale_and_shift, **forward)
     diff = np.where(dst <= 0, dtype(data).type(0), p.diff_dst) if relu else p.diff_dst
     param_grads = affine and mode != "frozen"
     options |= {"is_training": mode == "training", "param_grads": param_grads}
@@ -616,17 +613,12 @@ def test_several_saved_passes(rng, number, relu, added):
 
 #: How an array of gradients is spoiled -> the error.
 SPOILED = {
-    "read-only": (lambda layer: read_only(layer.diff_gamma), "expected a writable array"),
+    "read-only": (lambda layer: np.frombuffer(bytes(40)), "expected a writable array"),
     "the other": (lambda layer: layer.diff_beta, "shares memory with diff_beta in out"),
     "gamma": (lambda layer: layer.gamma, "shares memory with gamma"),
     "the saved mean": (lambda layer: layer.saved.mean, "shares memory with mean"),
     "one number": (lambda layer: np.broadcast_to(layer.diff_gamma[:1], 5), "expected a"),
 }
-
-
-def read_only(array):
-    array.flags.writeable = False
-    return array
 
 
 @pytest.mark.parametrize(("spoiled", "message"), SPOILED.values(), ids=SPOILED)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from cases import DATA_DTYPES, EPSILON, INPUTS, TENSORS, TEXTS, VECTORS, dtype, order_bytes
 from members import AFFINE, SECOND
-from refusals import OPERANDS, RESULTS, as_out, four, outs, refused, takes
+from refusals import OPERANDS, RESULTS, as_out, four, outs, read_only, refused, takes
 
 import bn_ext
 
@@ -45,12 +45,6 @@ def take(name, change=lambda a: a):
 
 def swapped(a):
     return a.astype(a.dtype.newbyteorder())
-
-
-def read_only(a):
-    a = a.copy()
-    a.flags.writeable = False
-    return a
 
 
 ANY, ERRORS = [*OPERANDS], (TypeError, ValueError)

@@ -307,22 +307,6 @@ def test_results_follow_the_datas_memory_order(rng, sheet, order):
             assert a.strides == src.strides
 
 
-@pytest.mark.parametrize("name", SHEETS)
-def test_a_nan_stays_in_its_channel(rng, name):
-    sheet = SHEETS[name]
-    p = sheet.problem(rng)
-    clean, arguments = sheet.arguments(p), sheet.arguments(p)
-    first = (1, 1, 1, 2) if sheet.data_format == "NXC" else (1, 2, 1, 1)
-    arguments[sheet.src][first] = np.nan
-    want, results = (sheet.call({**operands, **sheet.fixed}) for operands in (clean, arguments))
-    assert any(np.isnan(a).any() for a in results)
-    for a, b in zip(results, want, strict=True):
-        axis = p.axis if a.ndim > 1 else 0
-        if a.size:
-            assert not name.endswith("_training") or np.isnan(np.take(a, 2, axis)).all()
-            assert bits(np.delete(a, 2, axis)) == bits(np.delete(b, 2, axis))
-
-
 def test_ngraphs_training_is_the_general_functions(rng):
     p = Family(rng, (2, 5, 3, 4), "NCX")
     dst, _, _, *statistics = forward_of(p)

@@ -20,7 +20,7 @@ from needs import CPUS, needs_cpus, needs_libgomp, needs_linux, needs_openmp
 from processes import run
 
 import bn_ext
-from bn_ext import _core, _runtime
+from bn_ext import _core
 
 
 @contextlib.contextmanager
@@ -115,16 +115,6 @@ def test_every_part_of_a_call_has_the_threads_that_it_asks_for():
     for call, (alone, three) in run("threads", "started", OMP_NUM_THREADS="4").items():
         assert alone == 0, call
         assert (three > 0) == ("statistics_backward" not in call), call  # once per channel: alone
-
-
-@needs_openmp
-def test_the_quota_of_the_container(rng):
-    p = Problem(rng, LARGE, "NXC")
-    try:
-        _core.set_threads_limit(1)
-        assert threads_used(p) == 1
-    finally:
-        _core.set_threads_limit(_runtime._QUOTA or 0)
 
 
 @needs_openmp

@@ -239,6 +239,13 @@ class Fused(nn.Module):
         return self.of_second(self.second(self.of_first(self.first(x))), x)
 
 
+def pickled(net):
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
 def called(layer, *_):
     layer.calls = getattr(layer, "calls", 0) + 1
 
@@ -252,17 +259,14 @@ def test_fused_layers_back_and_forth(rank, make):
     net, x = Fused(make, rank), torch.randn(5, 3, *[4] * rank)
     steps(net, 2, x)
     net.of_first.register_forward_hook(called)
-    names, twin, parts = list(net.state_dict()), copy.deepcopy(net), [*net.parameters()]
+    names, twin, parts = list(net.state_dict()), pickled(net), [*net.parameters()]
     assert convert(net, back=True) is net
     assert list(net.state_dict()) == names
     assert all(a is b for a, b in zip(net.parameters(), parts, strict=True))
     assert not {OP.batch_norm.default} & {n.target for n in make_fx(net)(x).graph.nodes}
     if make is not SyncBatchNorm:
         assert isinstance(net.of_first, getattr(nn, f"BatchNorm{rank}d"))
-    file = io.BytesIO()
-    torch.save(net, file)
-    file.seek(0)
-    for each in (net, copy.deepcopy(net), torch.load(file, weights_only=False)):
+    for each in (net, copy.deepcopy(net), pickled(net)):
         each.load_state_dict(twin.state_dict())
         each.of_first.calls = 0
         for a, b in zip(steps(each, 2, x), steps(copy.deepcopy(twin), 2, x), strict=True):
@@ -671,33 +675,14 @@ def test_what_traces_without_a_compiler_finds_the_operators():
     assert_same(twin.buffers(), made.buffers())
 
 
-def test_saving_and_copying():
-    """Pickled and copied layers train on like the original."""
-    net = convert(small_net())
-    net[1].relu = True
-    file = io.BytesIO()
-    torch.save(net, file)
-    file.seek(0)
-    twins = [torch.load(file, weights_only=False), copy.deepcopy(net)]
-    x = torch.randn(6, 3, 8, 8)
-    right = steps(net, 2, x)
-    for twin in twins:
-        assert_same(steps(twin, 2, x), right)
-
-
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("way", ["reentrant", "first", "not", "subclass", "nested", "selective"])
 def test_checkpoints_count_as_with_torch(way, momentum, sync):
     """Each recomputed layer counts its batch twice, the last layer too."""
     x = torch.randn(8, 3, requires_grad=True)
-    plain = nn.Sequential(
-        nn.Linear(3, 4),
-        nn.BatchNorm1d(4, momentum=momentum),
-        nn.ReLU(),
-        nn.Linear(4, 4),
-        nn.BatchNorm1d(4, momentum=momentum),
-    )
+    first, last = (nn.BatchNorm1d(4, momentum=momentum) for _ in range(2))
+    plain = nn.Sequential(nn.Linear(3, 4), first, nn.ReLU(), nn.Linear(4, 4), last)
     change = SyncBatchNorm.convert_sync_batchnorm if sync else convert
     run = functools.partial(checkpoints.checkpoint, use_reentrant=way == "reentrant")
     if way == "selective":
