@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from cases import DATA_DTYPES, EPSILON, INPUTS, VECTORS, Family, Problem, all_bits, dtype
 from members import SECOND, function_of
-from refusals import OPERANDS, RESULTS, arguments, as_out, four, outs
+from refusals import OPERANDS, RESULTS, arguments, as_out, four, outs, read_only
 from sheets import CARRIERS
 
 import bn_ext
@@ -33,12 +33,6 @@ class Exported:
 
     def __dlpack_device__(self):
         return self.device, 0
-
-
-def read_only(a):
-    a = a.copy()
-    a.flags.writeable = False
-    return a
 
 
 def mapped(a):
@@ -98,14 +92,12 @@ def test_no_data_is_copied(p):
 
 NUMBERS = [np.float16, np.float32, np.longdouble, np.int8, ml_dtypes.bfloat16]
 #: (function, argument, values that mean the same)
-SAME = [
-    *(("training", name, [2.0, kind(2), np.array(2, kind)])
-      for name in ("epsilon", "exponential_avg_factor") for kind in NUMBERS),
-    ("backward", "num_threads", [2, np.int64(2), np.uint8(2)]),
-    ("backward", "num_threads", [None, 2**100]),
-    *(("backward", flag, [value, int(value), np.bool_(value), np.int64(value)])
-      for flag in ("is_training", "param_grads", "exact") for value in (False, True)),
-]  # fmt: skip
+SAME = [("backward", "num_threads", values) for values in ([2, np.uint8(2)], [None, 2**100])]
+for kind in NUMBERS:
+    numbers = [2.0, kind(2), np.array(2, kind)]
+    SAME += [("training", name, numbers) for name in ("epsilon", "exponential_avg_factor")]
+for flag in "is_training", "param_grads", "exact":
+    SAME += [("backward", flag, [b, int(b), np.bool_(b), np.int64(b)]) for b in (False, True)]
 
 
 @pytest.mark.parametrize(("name", "argument", "values"), SAME)
@@ -196,9 +188,9 @@ def test_dtypes_of_results(rng, name, data):
     of another dtype gets the same doubles, rounded.
     """
     member, p = members.MEMBERS[name], members.problem(rng, (6, 5, 4), "NXC", data)
-    for kind, other in zip(DATA_DTYPES, DATA_DTYPES[1:] + DATA_DTYPES[:1], strict=True):
+    for kind, mean_kind in zip(DATA_DTYPES, DATA_DTYPES[1:] + DATA_DTYPES[:1], strict=True):
         q = copy.copy(p)
-        q.gamma, q.mean = p.gamma.astype(dtype(kind)), p.mean.astype(dtype(other))
+        q.gamma, q.mean = p.gamma.astype(dtype(kind)), p.mean.astype(dtype(mean_kind))
         wide = [None if like.ndim > 1 else np.empty(4) for like in member.like(q)]
         wide, _ = member.run(q, out=wide)
         for results, like, double in zip(member.run(q)[0], member.like(q), wide, strict=True):
@@ -207,7 +199,7 @@ def test_dtypes_of_results(rng, name, data):
         q.gamma = None
         if "vector" in member.returns:
             index = member.returns.index("vector")
-            assert member.run(q)[0][index].dtype == dtype(other)
+            assert member.run(q)[0][index].dtype == dtype(mean_kind)
 
 
 def statistics_backward(p):

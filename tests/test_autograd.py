@@ -28,7 +28,7 @@ def arrays(rng, dims, data_format, name="float64", vectors="float64"):
     return (data[0], gamma, beta, data[1]), (mean, variance)
 
 
-def of(stats, **options):
+def norm_of(stats, **options):
     options = {"epsilon": EPSILON, **options}
 
     def function(src, gamma=None, beta=None, src_1=None):
@@ -45,7 +45,7 @@ def of(stats, **options):
 @pytest.mark.parametrize("training", [True, False])
 def test_derivatives(rng, training, relu, dims, data_format):
     arguments, stats = arrays(rng, dims, data_format)
-    function = of(() if training else stats, relu=relu, data_format=data_format)
+    function = norm_of(() if training else stats, relu=relu, data_format=data_format)
     for wanted in ((0,), (1,), (2,), (3,), (0, 1, 2, 3)):
         for call in (function, lambda *g: anp.sum(anp.tanh(function(*g)))):
             check_grads(call, wanted, modes=["rev"], order=2)(*arguments)
@@ -151,7 +151,7 @@ def test_gradients_are_those_of_bn_ext(rng, name, training, relu, exact, data_fo
     arguments, stats = arrays(rng, (6, 4, 5), data_format, name, vectors)
     src, gamma, beta, src_1 = arguments
     diff_dst = rng.standard_normal(src.shape)
-    function = of(() if training else stats, relu=relu, exact=exact, data_format=data_format)
+    function = norm_of(() if training else stats, relu=relu, exact=exact, data_format=data_format)
     results = autograd.make_vjp(lambda all_: function(*all_))(arguments)[0](diff_dst)
     shared = {"epsilon": EPSILON, "data_format": data_format}
     gate = {}
@@ -184,15 +184,15 @@ def test_second_derivatives_of_other_dtypes(rng, name):
         gamma, beta = (arguments[i].astype(vectors) for i in (1, 2))
 
         def loss(src, gamma, beta, src_1=src_1):
-            return anp.sum(weights * anp.tanh(of((), relu=True)(src, gamma, beta, src_1)))
+            return anp.sum(weights * anp.tanh(norm_of((), relu=True)(src, gamma, beta, src_1)))
 
         def penalty(*vectors, src=src, loss=loss):
             grads = autograd.grad(loss, (0, 1, 2))(src, *vectors)
             return sum(anp.sum(weights[0] * grad**2) for grad in grads)
 
         results.append(autograd.grad(penalty, (0, 1))(gamma, beta))
-    for ours, right in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, right, rtol=0.05)
+    for result, right in zip(*results, strict=True):
+        np.testing.assert_allclose(result, right, rtol=0.05)
 
 
 def test_running_statistics_take_one_step_for_an_evaluation(rng):
@@ -221,7 +221,7 @@ def test_vectors_may_change_before_the_gradient(rng, training, count):
 
         def function(*wanted, kept=tuple(copies[count:])):
             src, src_1, gamma, beta, *stats = (*wanted, *kept)
-            return of(stats, relu=True)(src, gamma, beta, src_1)
+            return norm_of(stats, relu=True)(src, gamma, beta, src_1)
 
         vjp, _ = autograd.make_vjp(function, tuple(range(len(wanted))))(*wanted)
         for vector in copies[2:]:
@@ -233,23 +233,21 @@ def test_vectors_may_change_before_the_gradient(rng, training, count):
 def test_layer(rng):
     data = [rng.standard_normal((6, 3)) for _ in range(3)]
     for options in ({}, {"relu": True, "exponential_avg_factor": None}, {"affine": False}):
-        ours, theirs = bn_ext.autograd.BatchNorm(3, **options), bn_ext.BatchNorm(3, **options)
+        traced, plain = bn_ext.autograd.BatchNorm(3, **options), bn_ext.BatchNorm(3, **options)
         for mode in ("train", "eval", "freeze"):
-            for layer in (ours, theirs):
+            for layer in (traced, plain):
                 getattr(layer, mode)()
             for src in data:
-                right = theirs.forward(src).copy()
-                if not theirs.parameters:
-                    assert all_bits([ours([], src)]) == all_bits([right])
+                right = plain.forward(src).copy()
+                if not plain.parameters:
+                    assert all_bits([traced([], src)]) == all_bits([right])
                     continue
-                vjp, dst = autograd.make_vjp(ours)(ours.parameters, src)
-                theirs.backward(data[0])
-                assert all_bits([dst, *vjp(data[0])]) == all_bits([right, *theirs.gradients])
-            assert ours.state_dict().keys() == theirs.state_dict().keys()
-            for results, right in zip(
-                ours.state_dict().values(), theirs.state_dict().values(), strict=True
-            ):
-                assert np.array_equal(results, right)
+                vjp, dst = autograd.make_vjp(traced)(traced.parameters, src)
+                plain.backward(data[0])
+                assert all_bits([dst, *vjp(data[0])]) == all_bits([right, *plain.gradients])
+            states = traced.state_dict(), plain.state_dict()
+            assert states[0].keys() == states[1].keys()
+            assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
 
 
 def test_what_a_layer_does_not_count(rng):

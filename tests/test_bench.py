@@ -27,16 +27,14 @@ def short(monkeypatch):
 
 @pytest.fixture
 def fake(monkeypatch, short):
-    some = {name: FAKE[name] for name in ("twice", "other", "absent", "refusing", "nothing")}
-    monkeypatch.setattr(bench, "PEERS", {"bn_ext": _bench.bn_ext_call, **some})
+    peers = {name: FAKE[name] for name in ("twice", "adding", "absent", "refusing", "nothing")}
+    monkeypatch.setattr(bench, "PEERS", {"bn_ext": _bench.bn_ext_call, **peers})
 
 
 def test_bench(capsys, fake):
     """Every row, a table for each kind; what a peer refuses is said, what is absent is not."""
-    status, out, err = run(
-        capsys, "bench", "--shapes", "8x4x5", "2,3", "--layouts", "NXC", *BRIEFLY,
-        "--behind", *_bench.WORK, "--threads", "1", "3",
-    )  # fmt: skip
+    options = "bench --shapes 8x4x5 2,3 --layouts NXC --threads 1 3 --behind"
+    status, out, err = run(capsys, *options.split(), *_bench.WORK, *BRIEFLY)
     assert status == 0
     assert {*err.splitlines()} == {"refusing: not today"}
     _, *tables, last = re.split("\n\n", out.strip())
@@ -48,7 +46,7 @@ def test_bench(capsys, fake):
             f"backward, dtype: float32, layout: NXC, threads: {threads}, behind: {behind}"
         )
         pair = ["pair"] * (behind != "nothing")
-        names = ["used", "ms", "shortest", "GB/s", *pair, "twice", "other", "refusing", "nothing"]
+        names = ["used", "ms", "shortest", "GB/s", *pair, "twice", "adding", "refusing", "nothing"]
         assert heading.split()[3:] == names
         assert [row.split()[0] for row in rows] == ["8x4x5", "2x3"]
         for row in rows:
@@ -72,12 +70,10 @@ def test_a_busy_machine_is_named(capsys, behind, slow, busy):
 @pytest.mark.parametrize("names", [[], ["numpy"], list(_bench.PEERS)])
 def test_the_table_fits_80_columns_and_says_all(names):
     times = {"bn_ext": 0.0123, "numpy": 0.456, "torch": 0.456}
-    row = {
-        "title": "50x2048x7x7", "dtype": "bfloat16", "layout": "NXC", "threads": 16,
-        "op": "backward", "behind": "product", "threads_used": 2, "bytes_moved": 3 * 10**7,
-        "medians": times, "shortest": {"bn_ext": 0.0119},
-        "pairs": {name: 2 * time + 0.1 for name, time in times.items()},
-    }  # fmt: skip
+    row = {"title": "50x2048x7x7", "dtype": "bfloat16", "layout": "NXC", "threads": 16}
+    row |= {"op": "backward", "behind": "product", "threads_used": 2, "bytes_moved": 3 * 10**7}
+    row |= {"medians": times, "shortest": {"bn_ext": 0.0119}}
+    row["pairs"] = {name: 2 * time + 0.1 for name, time in times.items()}
     lines = list(bench.table([row, row, {**row, "behind": "nothing"}], names))
     assert max(map(len, lines)) <= 80
     facts = "backward, dtype: bfloat16, layout: NXC, threads: 16, behind: "
@@ -95,8 +91,8 @@ def test_a_row(monkeypatch):
     monkeypatch.setitem(_bench.WORK, "pass", lambda: time.sleep(0.02))
     counts = iter([1, 2])
     monkeypatch.setattr(_core, "last_call", lambda: {"threads": next(counts, 1)})
-    some = {"bn_ext": lambda _: lambda: None, "slow": lambda _: lambda: time.sleep(0.01)}
-    row = _bench.row(Case((4, 3), "NXC", "float64", "training", behind="pass"), some, 1e-9)
+    peers = {"bn_ext": lambda _: lambda: None, "slow": lambda _: lambda: time.sleep(0.01)}
+    row = _bench.row(Case((4, 3), "NXC", "float64", "training", behind="pass"), peers, 1e-9)
     assert 0 < row["shortest"]["bn_ext"] < 0.01 <= row["shortest"]["slow"] < 0.02
     for name, least in (("bn_ext", 0.02), ("slow", 0.03)):
         assert row["shortest"][name] <= row["medians"][name] <= row["pairs"][name] - 0.02
@@ -157,11 +153,11 @@ def test_ctrl_c_ends_bench_after_the_rows_it_has(capsys, monkeypatch, short):
 @pytest.mark.parametrize("layout", _bench.LAYOUTS)
 def test_the_numpy_peer_computes_the_same(dtype, layout, op):
     problem = Problem(Case((4, 3, 5, 6), layout, dtype, op))
-    ours, theirs = (
+    results, expected = (
         results if isinstance(results, tuple) else [results]
         for results in (_bench.bn_ext_call(problem)(), _bench.numpy_call(problem)())
     )
     near = {"float64": 1e-12, "float32": 1e-4}.get(dtype, 0.02)
-    for a, b in zip(ours, theirs, strict=True):
+    for a, b in zip(results, expected, strict=True):
         a, b = a.astype(float), b.reshape(a.shape).astype(float)
         np.testing.assert_allclose(a, b, rtol=near, atol=near)

@@ -53,10 +53,9 @@ def fake(monkeypatch):
 def test_rows(capsys, fake, tmp_path):
     """The table and the file have every row; what a peer refuses is said."""
     path = tmp_path / "rows.json"
-    command.main([
-        "--shapes", "8x4x5", "2,3", "--layouts", "NXC", *BRIEFLY, "--behind", "pass", "nothing",
-        "--threads", "1", "3", "--json", str(path), "--peers", *(FAKE.keys() - {"absent"}),
-    ])  # fmt: skip
+    options = "--shapes 8x4x5 2,3 --layouts NXC --behind pass nothing --threads 1 3 --peers"
+    peers = FAKE.keys() - {"absent"}
+    command.main([*options.split(), *peers, *BRIEFLY, "--json", str(path)])
     out, err = capsys.readouterr()
     assert "refusing: float32 NXC (2, 3): RuntimeError" in err
     assert "ending: float32 NXC (8, 4, 5): ChildProcessError" in err
@@ -70,10 +69,10 @@ def test_rows(capsys, fake, tmp_path):
     lines = [line.split() for line in out.splitlines()]
     for r in results:
         for times in ("medians", "shortest", "pairs"):
-            assert set(r[times]) == {"bn_ext", "twice", "other"}
+            assert set(r[times]) == {"bn_ext", "twice", "adding"}
         assert r["threads_used"] == 1
-        ours = [f"{1e3 * r[key]['bn_ext']:.4f}" for key in ("medians", "shortest")]
-        assert [r["title"], "1", *ours] in [line[:4] for line in lines]
+        cells = [f"{1e3 * r[key]['bn_ext']:.4f}" for key in ("medians", "shortest")]
+        assert [r["title"], "1", *cells] in [line[:4] for line in lines]
 
 
 def test_a_peer_that_is_not_installed(capsys, fake):
@@ -88,11 +87,10 @@ def test_a_peer_that_is_not_installed(capsys, fake):
 
 def test_every_row_is_a_case():
     """Of sets and shapes, one that is the same in all layouts once; kinds stand together."""
-    options = command.argparse.Namespace(
-        sets=["mlp", "odd"], shapes=[(4, 3, 2)], layouts=["NCX", "NXC"],
-        op=["backward", "training"], threads=[None, 2], behind=["pass", "nothing"],
-        dtypes=["float32", "float64"],
-    )  # fmt: skip
+    options = {"sets": ["mlp", "odd"], "shapes": [(4, 3, 2)], "layouts": ["NCX", "NXC"]}
+    options |= {"op": ["backward", "training"], "threads": [None, 2]}
+    options |= {"behind": ["pass", "nothing"], "dtypes": ["float32", "float64"]}
+    options = command.argparse.Namespace(**options)
     cases = rows.chosen_cases(options)
     sets = {"mlp": problems.SETS["mlp"], "odd": problems.SETS["odd"], "": options.shapes}
     assert Counter((c.set, c.shape, c.layout) for c in cases) == {
@@ -108,20 +106,17 @@ def test_every_row_is_a_case():
 
 def test_a_square_is_the_worst_of_its_cases():
     """Of each operation of a package; what a package decides is no mistake."""
-    rows = [
-        ["one", "backward", verdict, "", 1, case, "", "", "", got, "", "", ""]
-        for verdict, case, got in (
-            ("right", "two axes", ""), ("raised", "two axes", ""), ("crashed", "a new name", ""),
-            ("wrong", "small gamma", "0"),  # as of subnormal numbers that become 0
-            ("weaker", "one row", ""), ("not judged", "large mean", ""),
-        )
-    ]  # fmt: skip
+    verdicts = {"right": "two axes", "raised": "two axes", "crashed": "a new name"}
+    verdicts |= {"wrong": "small gamma", "weaker": "one row", "not judged": "large mean"}
+    rows = []
+    for verdict, case in verdicts.items():
+        got = "0" if verdict == "wrong" else ""  # as of subnormal numbers that become 0
+        rows.append(["one", "backward", verdict, "", 1, case, "", "", "", got, "", "", ""])
     squares = conformance.worst({"one": {"operations": ["backward"]}}, rows)
     assert len(squares) == len(conformance.CASES)
-    assert {kind: colour for (*_, kind), colour in squares.items() if colour != "right"} == {
-        "shapes": "refused", "tiny numbers": "weaker, own rule",
-        "one row or none": "weaker, own rule", "other values": "wrong",
-    }  # fmt: skip
+    right = dict.fromkeys(("tiny numbers", "one row or none"), "weaker, own rule")
+    right |= {"shapes": "refused", "other values": "wrong"}
+    assert {kind: colour for (*_, kind), colour in squares.items() if colour != "right"} == right
 
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="no groups of processes here")
@@ -218,9 +213,8 @@ def test_two_revisions_are_compared(capsys):
 def test_every_row_of_a_comparison_is_a_call():
     """Of each operation in two dtypes, on one thread and on two."""
     titles = compare.rows()
-    assert Counter(title.split()[0] for title in titles) == {
-        "small": 80, "dense": 64, "fresh": 32, "views": 224, "places": 64, "exact": 16,
-    }  # fmt: skip
+    counts = {"small": 80, "dense": 64, "fresh": 32, "views": 224, "places": 64, "exact": 16}
+    assert Counter(title.split()[0] for title in titles) == counts
     for row in titles.values():
         compare.prepared(**row | {"shape": (2, 4, 3, 3)})()
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, EPSILON, FORMATS, LARGE, Family, all_bits, bits
+from cases import DATA_DTYPES, EPSILON, FORMATS, LARGE, Family, all_bits, bits, shapes
 from needs import needs_openmp
 
 import bn_ext
@@ -20,10 +20,8 @@ import bn_ext.dask as lazily  # noqa: E402
 
 SHAPE = {"NXC": (6, 5, 4, 8), "NCX": (6, 8, 5, 4)}
 #: Chunks of N, C, H and W.
-CHUNKINGS = [
-    (6, 8, 5, 4), (1, 8, 5, 4), (6, 3, 5, 4), (6, 8, 2, 4), (6, 8, 5, 1), (4, 5, 3, 3),
-    ((1, 0, 5), (7, 0, 1), (2, 2, 1), (1, 3)),
-]  # fmt: skip
+CHUNKINGS = shapes("6x8x5x4 1x8x5x4 6x3x5x4 6x8x2x4 6x8x5x1 4x5x3x3")
+CHUNKINGS += [((1, 0, 5), (7, 0, 1), (2, 2, 1), (1, 3))]
 UNEVEN = ((1, 0, 5), (2, 2, 1), (1, 3), (7, 1))
 TENSORS = "src", "diff_dst", "src_1", "dst"
 BACKWARD = "src", "diff_dst", "mean", "variance", "gamma"
@@ -131,12 +129,12 @@ def test_frozen_statistics_and_gradients_that_are_not_wanted(rng, training, want
 @pytest.mark.parametrize("shape", [SHAPE["NXC"], (0, 5, 4, 8), (6, 5, 0, 8), (6, 5, 4, 0)])
 def test_running_statistics_and_no_elements(rng, shape):
     p = problem(rng, shape=shape)
-    ours, theirs = running(p), running(p)
-    results = training(in_chunks(p, 3), **ours)
-    assert computed(results) == whole("batch_norm_training", p, *TRAINING, **theirs)
+    tracked, expected = running(p), running(p)
+    results = training(in_chunks(p, 3), **tracked)
+    assert computed(results) == whole("batch_norm_training", p, *TRAINING, **expected)
     for name in RUNNING:
-        assert bits(ours[name]) == bits(theirs[name])
-        assert (bits(ours[name]) == bits(getattr(p, name))) == (p.src.size == 0)
+        assert bits(tracked[name]) == bits(expected[name])
+        assert (bits(tracked[name]) == bits(getattr(p, name))) == (p.src.size == 0)
     assert computed(backward(in_chunks(p, 3))) == whole("batch_norm_backward", p, *BACKWARD)
 
 
@@ -147,11 +145,11 @@ def test_chunks_without_channels(rng, data_format, chunks):
     p = problem(rng, data_format=data_format)
     axis = 3 if data_format == "NXC" else 1
     q = in_chunks(p, tuple(chunks if i == axis else -1 for i in range(4)))
-    ours, theirs = running(p), running(p)
-    results = training(q, **ours)
-    assert computed(results) == whole("batch_norm_training", p, *TRAINING, **theirs)
-    assert [bits(ours[name]) for name in RUNNING] == [bits(theirs[name]) for name in RUNNING]
-    assert bits(ours["running_mean"]) != bits(p.running_mean)
+    tracked, expected = running(p), running(p)
+    results = training(q, **tracked)
+    assert computed(results) == whole("batch_norm_training", p, *TRAINING, **expected)
+    assert [bits(tracked[name]) for name in RUNNING] == [bits(expected[name]) for name in RUNNING]
+    assert bits(tracked["running_mean"]) != bits(p.running_mean)
     assert computed(backward(q)) == whole("batch_norm_backward", p, *BACKWARD)
 
 
@@ -192,8 +190,8 @@ def test_vectors_of_unknown_sizes(rng, first):
     if first == 1:
         assert computed(backward(q)) == whole("batch_norm_backward", p, *BACKWARD)
         return
-    tracking = {"running_mean": running, "running_variance": running.copy(),
-                "exponential_avg_factor": 0.1, "correction": 0}  # fmt: skip
+    tracking = {"running_mean": running, "running_variance": running.copy()}
+    tracking |= {"exponential_avg_factor": 0.1, "correction": 0}
     for name, run in (("mean", backward), ("gamma", partial(training, **tracking))):
         with pytest.raises(ValueError, match=rf"^{name}: expected shape \(8,\)"):
             run(q)
@@ -324,8 +322,8 @@ def of_unknown_sizes(axis, chunks):
     ],
 )  # fmt: skip
 def test_refused_before_anything_is_computed(message, changed):
-    arguments = {"src": never(), "diff_dst": never(), "mean": never((8,)), "variance": never((8,)),
-             "epsilon": EPSILON, "data_format": "NXC"}  # fmt: skip
+    arguments = {"src": never(), "diff_dst": never(), "epsilon": EPSILON, "data_format": "NXC"}
+    arguments |= {"mean": never((8,)), "variance": never((8,))}
     with pytest.raises((TypeError, ValueError)) as error:
         lazily.batch_norm_backward(**{**arguments, **changed})
     assert str(error.value).startswith(message)

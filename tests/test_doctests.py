@@ -163,24 +163,24 @@ def test_a_layer_gives_what_cs231n_has():
 def test_the_calls_of_a_layer_beside_torchs():
     rows = re.findall(r"^\| [a-zA-Z; ]+ \| `(.*?)` \| `(.*?)`", FROM_OTHERS, re.MULTILINE)
     src, diff_dst = np.random.default_rng(0).standard_normal((2, 8, 10, 5, 5), np.float32)
-    ours = {"bn_ext": bn_ext, "src": src, "diff_dst": diff_dst}
+    names = {"bn_ext": bn_ext, "src": src, "diff_dst": diff_dst}
     for line, _ in rows:
-        exec(line, ours)
-    assert {"diff_src", "state"} <= ours.keys()
-    assert ours["norm"].relu
+        exec(line, names)
+    assert {"diff_src", "state"} <= names.keys()
+    assert names["norm"].relu
     torch = pytest.importorskip("torch")
-    theirs = {"nn": torch.nn, "src": torch.tensor(src, requires_grad=True)}
-    theirs["diff_dst"] = torch.tensor(diff_dst)
+    torch_names = {"nn": torch.nn, "src": torch.tensor(src, requires_grad=True)}
+    torch_names["diff_dst"] = torch.tensor(diff_dst)
     for _, line in rows:
-        exec(line, theirs)
+        exec(line, torch_names)
     for name in ("dst", "diff_src"):
-        np.testing.assert_allclose(ours[name], theirs[name].detach(), atol=1e-5)
+        np.testing.assert_allclose(names[name], torch_names[name].detach(), atol=1e-5)
     for name in ("values", "grads"):
-        for a, b in zip(ours[name], theirs[name], strict=True):
+        for a, b in zip(names[name], torch_names[name], strict=True):
             np.testing.assert_allclose(a, b.detach(), rtol=1e-4, atol=1e-4)
-    assert ours["state"].keys() == theirs["state"].keys()
-    for name, array in ours["state"].items():
-        np.testing.assert_allclose(array, theirs["state"][name], atol=1e-6)
+    assert names["state"].keys() == torch_names["state"].keys()
+    for name, array in names["state"].items():
+        np.testing.assert_allclose(array, torch_names["state"][name], atol=1e-6)
 
 
 def rows_of(name):
@@ -222,5 +222,5 @@ def test_who_passes():
         assert f"<!-- {mark}: begin -->\n{text}<!-- {mark}: end -->" in page
         assert "not looked at" not in text.lower()
     squares = conformance.worst(packages, rows).items()
-    ours = {colour for (module, *_), colour in squares if packages[module]["name"] == "bn_ext"}
-    assert ours == {"right"}
+    colours = {colour for (module, *_), colour in squares if packages[module]["name"] == "bn_ext"}
+    assert colours == {"right"}

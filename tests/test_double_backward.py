@@ -6,7 +6,7 @@ test_formulas.py tests that the reference is the derivative of the backward pass
 import numpy as np
 import pytest
 from bounds import second_errors
-from cases import DTYPES, INPUTS, Family, shape
+from cases import DTYPES, INPUTS, Family, shape, shapes
 
 import bn_ext
 from bn_ext.testing import _formulas as reference
@@ -17,11 +17,8 @@ pytestmark = [pytest.mark.fast, pytest.mark.results]
 NAMES = [*INPUTS, "diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
 #: data_format, N, C, X: each form of order.c, with incomplete blocks and units, and with several
 #: chunks, tiles and groups.
-SHAPES = [
-    ("NXC", 1, 8, 1), ("NXC", 300, 7, 1), ("NXC", 290, 130, 1), ("NXC", 40, 9, 30),
-    ("NCX", 1, 3, 50), ("NCX", 37, 6, 9), ("NCX", 9, 3, 144), ("NCX", 2, 3, 1500),
-    ("NCX", 1, 2, 20000),
-]  # fmt: skip
+SHAPES = [("NXC", *dims) for dims in shapes("1x8x1 300x7x1 290x130x1 40x9x30")]
+SHAPES += [("NCX", *dims) for dims in shapes("1x3x50 37x6x9 9x3x144 2x3x1500 1x2x20000")]
 
 
 def run(p, is_training):

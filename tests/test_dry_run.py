@@ -8,7 +8,6 @@ import pytest
 from cases import all_bits
 from refusals import RESULTS, arguments, as_out, dry, four, outs
 
-import bn_ext
 from bn_ext import _core
 
 pytestmark = [pytest.mark.fast, pytest.mark.any_level]
@@ -40,13 +39,6 @@ def test_data_is_neither_read_nor_copied(p, name, options):
     for tensor in ("src", "diff_dst", "diff_diff_src"):
         setattr(p, tensor, np.broadcast_to(np.float32(0), (2**30, 5, 4)).transpose(0, 2, 1))
     dry(name, **arguments(p, name), **options)
-
-
-@pytest.mark.parametrize("exact", [False, True])
-def test_too_many_elements(exact):
-    many = np.broadcast_to(np.float32(0), (2**53 + 1, 1))
-    with pytest.raises(ValueError, match=r"^src: expected fewer than 2\*\*(39|53) elements"):
-        bn_ext.Statistics(many, exact=exact)
 
 
 def test_words_of_a_specification(p):

@@ -238,19 +238,19 @@ def test_gradients_are_the_general_functions(rng, name, layout):
     operators, it may be 0.
     """
     sheet = SHEETS[name]
-    ours = "NXC" if (layout or "").endswith("C") else "NCX"
-    ranks = [len(layout)] if sheet.of(tensorflow) else range(2, 8)
-    modes = [{"is_training": m} for m in (True, False)] if sheet.of(tensorflow) else [{}]
+    data_format = "NXC" if (layout or "").endswith("C") else "NCX"
+    ranks = [len(layout)] if sheet.is_of(tensorflow) else range(2, 8)
+    modes = [{"is_training": m} for m in (True, False)] if sheet.is_of(tensorflow) else [{}]
     layout_option = {"data_format": layout} if layout else {}
-    epsilons = 1e-3, *[0] * (not sheet.of(onednn_graph))
+    epsilons = 1e-3, *[0] * (not sheet.is_of(onednn_graph))
     problems = itertools.product(sheet.types.items(), ranks, modes, epsilons)
     for (data, vectors), rank, mode, epsilon in problems:
-        p = Family(rng, (2, 3, 4, 2, 3, 2, 2)[:rank], ours, data, vectors[-1])
+        p = Family(rng, (2, 3, 4, 2, 3, 2, 2)[:rank], data_format, data, vectors[-1])
         p.variance[0] = 0  # shows if epsilon is rounded: float32 has no 1e-3
         optional = "gamma" in sheet.roles and sheet.may_be_none("gamma")
         for absent in ({}, {"gamma": None})[: 1 + optional]:
             p.gamma = absent.get("gamma", p.gamma)
-            options = {"data_format": ours, "epsilon": epsilon, **mode}
+            options = {"data_format": data_format, "epsilon": epsilon, **mode}
             want = p.run(bn_ext.batch_norm_backward, **options)
             results = sheet(p, epsilon=epsilon, **absent, **layout_option, **mode)
             assert all_bits(results[:3]) == all_bits(want)

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, team_of
+from cases import DATA_DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shapes, team_of
 from exact_sums import MOMENTS, are_units, exact_sum, exact_sums, far_from_0, statistics
 from members import MEMBERS, problem
 from needs import needs_cpus
@@ -27,19 +27,16 @@ def sums_of(part):
     return _core.state_sums(part.array, part._format)
 
 
-SHAPES = [
-    ((3, 2), "NXC"), ((50, 7), "NXC"), ((700, 5), "NXC"), ((133, 64), "NXC"), ((20, 300), "NXC"),
-    ((10, 4, 3, 9), "NXC"), ((6, 9, 5, 7), "NCX"), ((3, 2, 33, 31), "NCX"), ((9, 3, 2, 2), "NCX"),
-    ((1, 2, 5000), "NCX"), ((64, 30, 3), "NCX"), ((2, 6, 17), "NCX"),
-]  # fmt: skip
-KINDS = ["normal", "wide", "widest", "lognormal", "rare", "cancelling", "subnormal", "tiny",
-         "zeros", "largest", "nonfinite"]  # fmt: skip
+SHAPES = shapes("3x2 50x7 700x5 133x64 20x300 10x4x3x9", "NXC")
+SHAPES += shapes("6x9x5x7 3x2x33x31 9x3x2x2 1x2x5000 64x30x3 2x6x17", "NCX")
+KINDS = ["normal", "wide", "widest", "lognormal", "rare", "cancelling"]
+KINDS += ["subnormal", "tiny", "zeros", "largest", "nonfinite"]
 
 
 def values(rng, kind, shape, name):
     wide, smallest = (900, 1e-310) if arithmetic(name) == "float64" else (100, 1e-41)
     x = rng.standard_normal(shape)
-    some = rng.random(shape) < 0.5
+    mask = rng.random(shape) < 0.5
     if kind == "wide":
         x *= 2.0 ** rng.integers(-wide, wide, shape)
     elif kind == "widest":  # nearly all exponents
@@ -54,14 +51,14 @@ def values(rng, kind, shape, name):
         x[:half] = -x[half : 2 * half]
         x.flat[0] += 1e-9
     elif kind == "subnormal":
-        x[some] *= smallest
+        x[mask] *= smallest
     elif kind == "tiny":  # squares vanish
         x = np.ldexp(x, -int(rng.integers(40, 140) if wide == 100 else rng.integers(400, 1060)))
     elif kind == "zeros":
-        x[some] = 0
+        x[mask] = 0
         x *= rng.choice([1, -1], shape)
     elif kind == "largest":
-        x[some] = float(np.finfo(arithmetic(name)).max)
+        x[mask] = float(np.finfo(arithmetic(name)).max)
         x *= rng.choice([1, -1], shape)
     elif kind == "nonfinite":
         x[rng.random(shape) < 0.01] = rng.choice([np.nan, np.inf, -np.inf])
@@ -77,8 +74,8 @@ def by_columns(a, data_format, name):
 @pytest.mark.parametrize("name", DATA_DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_sums_are_those_of_fractions(rng, kind, name):
-    some = [SHAPES[i] for i in rng.permutation(len(SHAPES))[: len(SHAPES) // 2]]
-    for (shape, data_format), threads in zip(some, itertools.cycle([1, 2]), strict=False):
+    chosen = [SHAPES[i] for i in rng.permutation(len(SHAPES))[: len(SHAPES) // 2]]
+    for (shape, data_format), threads in zip(chosen, itertools.cycle([1, 2]), strict=False):
         src, diff_dst = values(rng, kind, shape, name), values(rng, kind, shape, name)
         if rng.random() < 0.3:  # another order of axes in memory, for src or both
             src = np.asfortranarray(src)
@@ -188,9 +185,9 @@ def test_flags_of_tasks_are_not_added():
     """Even one thread has several tasks here; two of them have a NaN."""
     x = np.ones((1, 1, 600_000), np.float32)
     x[..., [0, -1]] = np.nan
-    one, two = (moments_of(x, data_format="NCX", num_threads=threads) for threads in (1, 2))
+    by_one, by_two = (moments_of(x, data_format="NCX", num_threads=threads) for threads in (1, 2))
     assert team_of(2) == 2
-    assert np.array_equal(one.array, two.array)
+    assert np.array_equal(by_one.array, by_two.array)
 
 
 def patchwork(rng, rows, channels, name):
@@ -199,9 +196,9 @@ def patchwork(rng, rows, channels, name):
     """
     x, row, top = np.ones((rows, channels), dtype(name)), 0, np.finfo(arithmetic(name)).max ** 0.45
     while row < rows:
-        some = x[row : row + int(rng.integers(20, 500))]
-        some[...] = values(rng, rng.choice(KINDS[:-1]), some.shape, name)
-        row += len(some)
+        block = x[row : row + int(rng.integers(20, 500))]
+        block[...] = values(rng, rng.choice(KINDS[:-1]), block.shape, name)
+        row += len(block)
     x[~(abs(x.astype(float)) < top)] = 1  # products do not overflow
     columns = rng.integers(max(channels // 2, 1), size=2 + channels // 10)
     x[rng.integers(rows, size=len(columns)), columns] = rng.choice([np.nan, np.inf], len(columns))
@@ -417,13 +414,13 @@ def test_a_constant_channel_of_any_length(name):
 
 def test_integers_that_do_not_go_together(rng):
     p = Problem(rng, (40, 3), "NXC")
-    other = p.mean.copy()
-    other[1] = np.nextafter(other[1], np.float32(9))
+    nearby = p.mean.copy()
+    nearby[1] = np.nextafter(nearby[1], np.float32(9))
     finer = p.mean.astype(float) + 2.0**-40
     short = p.src.astype(np.float16), p.diff_dst.astype(np.float16)
     data = p.src, p.diff_dst
     for arguments, mean, added in (
-        (data, other, data),
+        (data, nearby, data),
         (data, finer, data),
         (short, p.mean, data),
         (data, p.mean, short),

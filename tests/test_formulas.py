@@ -49,10 +49,10 @@ WIDE = {"epsilon": EPSILON, "wide": np.longdouble, "axis": 1}
 def slope(function, at, direction):
     """The directional derivative, by a fourth-order central difference."""
     step = np.longdouble(1e-3)
-    one, two = (
+    near, far = (
         function(at + k * step * direction) - function(at - k * step * direction) for k in (1, 2)
     )
-    return (8 * one - two) / (12 * step)
+    return (8 * near - far) / (12 * step)
 
 
 def wide_problem(rng):

@@ -157,7 +157,7 @@ def sums(p):
 
 WIDE = problem("float64")
 NAMES = {"weight": "gamma", "bias": "beta", "running_mean": "mean", "running_var": "variance"}
-STATE = {name: getattr(WIDE, ours) for name, ours in NAMES.items()} | {"num_batches_tracked": 2}
+STATE = {"num_batches_tracked": 2, **{name: getattr(WIDE, a) for name, a in NAMES.items()}}
 
 
 def layer(p):

@@ -172,10 +172,10 @@ def test_no_workspace_of_another_shape_is_taken(rng):
     assert len({end_of_workspace(dims).tobytes() for dims in shapes}) == len(shapes) > 100
     ends = {cases.order_bytes(dims, (0, 1), axis).tobytes() for dims in shapes for axis in (0, 1)}
     assert len(ends) == 2 * len(shapes)
-    made, other = Family(rng, (192, 40), "NXC"), Family(rng, (128, 60), "NXC")
+    made, mismatched = Family(rng, (192, 40), "NXC"), Family(rng, (128, 60), "NXC")
     workspace = packed(made.src > 0, made.src, "NXC")
     with pytest.raises(ValueError, match="^workspace: expected what a forward pass wrote for src"):
-        other.run(bn_ext.batch_norm_backward, workspace=workspace, **RELU)
+        mismatched.run(bn_ext.batch_norm_backward, workspace=workspace, **RELU)
 
 
 @pytest.mark.parametrize("axes", [2, 3, 9])

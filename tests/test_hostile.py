@@ -70,8 +70,8 @@ class CodedError(ValueError):
 
 undecodable = partial(UnicodeDecodeError, "utf8", b"x", 0, 1)
 KINDS = [BufferError, RuntimeError, TypeError, ValueError, OverflowError, CodedError, undecodable]
-NUMBERS = {"epsilon": "__float__", "exponential_avg_factor": "__float__",
-           "num_threads": "__index__", "correction": "__index__"}  # fmt: skip
+NUMBERS = dict.fromkeys(["epsilon", "exponential_avg_factor"], "__float__")
+NUMBERS |= dict.fromkeys(["num_threads", "correction"], "__index__")
 
 
 def places():

@@ -102,21 +102,18 @@ MISTAKES = {
     "other bits": (Call.change_bits, "right", "", always),
     "a narrow dtype": (Call.narrow, "wrong", "expected at least", always),
     "gaps": (Call.add_one_if_there_are_gaps, "wrong", "wrong:", lambda o: o["strided"]),
-    "a shared buffer": (
-        Call.spoil_earlier, "wrong", "a later call overwr", lambda o: calls_of(o) > 1),
+    "a shared buffer": (Call.spoil_earlier, "wrong", "a later call", lambda o: calls_of(o) > 1),
     "writing": (Call.write, "wrong", "wrote to src", always),
     "an error": (lambda call: call.fail(ValueError), "raised", "ValueError: as told", always),
-    "a refusal": (
-        lambda call: call.fail(NotImplementedError), "refused", "NotImplementedError", always),
-    **{f"{kind} arithmetic": (
-        functools.partial(Call.move, kind=kind), "weaker", "have it:|has it:",
-        functools.partial(is_weaker, kind)) for kind in [*ARITHMETICS][1:]},
-}  # fmt: skip
+    "a refusal": (lambda call: call.fail(NotImplementedError), "refused", "NotImplemented", always),
+}
+for kind in [*ARITHMETICS][1:]:
+    move, shows = functools.partial(Call.move, kind=kind), functools.partial(is_weaker, kind)
+    MISTAKES[f"{kind} arithmetic"] = move, "weaker", "have it:|has it:", shows
 
-OPTIONS = {
-    "arithmetic": [*ARITHMETICS], "data_format": ["NXC", "NCX", "NCHW"], "repeats": [1, 2, 3],
-    "data": ["standard", "own"], "gate": ["", "relu", "relu and add"], "strided": BOTH,
-}  # fmt: skip
+OPTIONS = {"arithmetic": [*ARITHMETICS], "data_format": ["NXC", "NCX", "NCHW"]}
+OPTIONS |= {"repeats": [1, 2, 3], "data": ["standard", "own"]}
+OPTIONS |= {"gate": ["", "relu", "relu and add"], "strided": BOTH}
 
 
 def table():
@@ -134,10 +131,10 @@ ROWS = [*table()]
 
 def test_each_pair_is_in_the_table():
     options = OPTIONS | {"check": CHECKS, "mistake": MISTAKES, "dtypes": DATA_DTYPES}
-    for (one, values), (other, others) in itertools.combinations(options.items(), 2):
-        met = {(row[one], row[other]) for row in ROWS}
+    for (first, values), (second, others) in itertools.combinations(options.items(), 2):
+        met = {(row[first], row[second]) for row in ROWS}
         alone = {("float16 arithmetic", data) for data in DATA_DTYPES if data != "float16"}
-        assert met >= {*itertools.product(values, others)} - alone, (one, other)
+        assert met >= {*itertools.product(values, others)} - alone, (first, second)
 
 
 def right(case, arrays, epsilon, gate):
@@ -181,8 +178,9 @@ def test_options_of_the_judge_in_pairs(o):
     is_double = check is check_double_backward
     flags = {} if is_double else {name: name in o["gate"] for name in ("relu", "add")}
     options = {n: o[n] for n in ("arithmetic", "data_format", "repeats", "strided")} | mode | flags
-    operation = "double_backward" if is_double else "backward" if "back" in check.__name__ else (
-        "training" if mode.get("is_training", True) else "inference")  # fmt: skip
+    operation = "training" if mode.get("is_training", True) else "inference"
+    if "backward" in check.__name__:
+        operation = "double_backward" if is_double else "backward"
     kind = Kind(operation, o["data_format"], **mode, **flags)
     if o["data"] == "own":
         src = np.random.default_rng(0).standard_normal((7, 3, 2, 5)) + 1

@@ -19,9 +19,10 @@ import bn_ext
 pytestmark = [pytest.mark.fast, pytest.mark.results]
 
 SHAPES = {"NXC": (4, 3, 6, 5), "NCX": (4, 5, 3, 6)}
+TRACKED = {"exponential_avg_factor": 0.1, "correction": 1}
 #: (with a ReLU, with src_1)
-BEHIND = {"plain": (False, False), "relu": (True, False), "add": (False, True),
-          "add and relu": (True, True)}  # fmt: skip
+BEHIND = {"plain": (False, False), "relu": (True, False)}
+BEHIND |= {"add": (False, True), "add and relu": (True, True)}
 #: (dtype of data, dtype of parameters and statistics)
 NUMBERS = [(data, number) for data in DATA_DTYPES for number in ("float64", "float32")]
 whatever_is_behind = pytest.mark.parametrize(("relu", "added"), BEHIND.values(), ids=BEHIND)
@@ -69,27 +70,21 @@ def test_a_step_is_the_general_functions(rng, data, number, data_format, mode, a
     results = step(layer, p, added)
 
     options = {"epsilon": EPSILON, "data_format": data_format}
-    behind = {"src_1": p.src_1 if added else None, "relu": relu}
+    forward = {**options, "src_1": p.src_1 if added else None, "relu": relu}
     gamma, beta, mean, variance = (
         getattr(p, name).astype(number) for name in ("gamma", "beta", "mean", "variance")
     )
     scale_and_shift = (gamma, beta) if affine else (None, None)
     running = mean.copy(), variance.copy()
     if mode == "training":
-        dst, mean, variance = bn_ext.batch_norm_training(
-            p.src, *scale_and_shift, **options, **behind, running_mean=running[0],
-            running_variance=running[1], exponential_avg_factor=0.1, correction=1,
-        )  # fmt: skip
+        forward |= {"running_mean": running[0], "running_variance": running[1], **TRACKED}
+        dst, mean, variance = bn_ext.batch_norm_training(p.src, *scale_and_shift, **forward)
     else:
-        dst = bn_ext.batch_norm_inference(
-            p.src, mean, variance, *scale_and_shift, **options, **behind
-        )
+        dst = bn_ext.batch_norm_inference(p.src, mean, variance, *scale_and_shift, **forward)
     diff = np.where(dst <= 0, dtype(data).type(0), p.diff_dst) if relu else p.diff_dst
     param_grads = affine and mode != "frozen"
-    grads = bn_ext.batch_norm_backward(
-        p.src, diff, mean, variance, scale_and_shift[0], **options,
-        is_training=mode == "training", param_grads=param_grads,
-    )  # fmt: skip
+    options |= {"is_training": mode == "training", "param_grads": param_grads}
+    grads = bn_ext.batch_norm_backward(p.src, diff, mean, variance, scale_and_shift[0], **options)
     want = [dst, grads.diff_src, *[diff] * added]
     left = [*grads[1:] * param_grads, *running]
     assert results == [*map(bits, want), *all_bits(left), mode == "training"]
@@ -110,8 +105,8 @@ def test_running_statistics(rng, factor, correction):
         np.testing.assert_allclose(layer.running_variance, variance, rtol=1e-5)
         assert layer.num_batches_tracked == i + 1
     before = all_bits([layer.running_mean, layer.running_variance])
-    for other in (layer.eval, layer.freeze):
-        other().forward(src.astype(np.float32))
+    for change in (layer.eval, layer.freeze):
+        change().forward(src.astype(np.float32))
         assert all_bits([layer.running_mean, layer.running_variance]) == before
         assert layer.num_batches_tracked == 4
         layer.train()
@@ -119,11 +114,9 @@ def test_running_statistics(rng, factor, correction):
 
 def test_modes_return_the_layer_and_combine():
     layer = bn_ext.BatchNorm(3)
-    for change, training, frozen in (
-        (lambda: layer, True, False), (layer.eval, False, False), (layer.train, True, False),
-        (layer.freeze, True, True), (layer.eval, False, True),
-        (lambda: layer.freeze(False), False, False),
-    ):  # fmt: skip
+    changes = [(lambda: layer, True, False), (layer.eval, False, False)]
+    changes += [(layer.train, True, False), (layer.freeze, True, True), (layer.eval, False, True)]
+    for change, training, frozen in [*changes, (lambda: layer.freeze(False), False, False)]:
         assert change() is layer
         assert (layer.training, layer.frozen) == (training, frozen)
 
@@ -226,7 +219,7 @@ def test_an_empty_batch_is_not_tracked():
 
 def test_state_makes_the_round_trip(rng, tmp_path):
     p = problem(rng)
-    layer, other = layer_of(p), bn_ext.BatchNorm(5, epsilon=EPSILON, data_format=p.data_format)
+    layer, restored = layer_of(p), bn_ext.BatchNorm(5, epsilon=EPSILON, data_format=p.data_format)
     step(layer, p)
     state = layer.state_dict()
     assert list(state) == ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
@@ -234,12 +227,12 @@ def test_state_makes_the_round_trip(rng, tmp_path):
     own = layer.gamma, layer.beta, layer.running_mean, layer.running_variance
     assert not any(np.shares_memory(a, b) for a, b in zip(state.values(), own, strict=False))
     np.savez(tmp_path / "state.npz", **state)
-    into = other.gamma, other.beta, other.running_mean, other.running_variance
+    into = restored.gamma, restored.beta, restored.running_mean, restored.running_variance
     with np.load(tmp_path / "state.npz") as loaded:
-        other.load_state_dict(loaded)
+        restored.load_state_dict(loaded)
     assert all_bits(into) == all_bits(own)
-    assert other.num_batches_tracked == 1
-    assert step(other, p) == step(layer, p)
+    assert restored.num_batches_tracked == 1
+    assert step(restored, p) == step(layer, p)
 
 
 @pytest.mark.parametrize("data", [*SHORT, "float32"])
@@ -262,6 +255,9 @@ def test_a_state_of_the_layers_own_arrays(rng):
     assert [bits(layer.beta), bits(layer.gamma)] == [gamma, beta]
 
 
+TOO_MANY = 2**63, np.uint64(2**63), 2**64, 10**400
+
+
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
@@ -272,14 +268,13 @@ def test_a_state_of_the_layers_own_arrays(rng):
         ({"num_batches_tracked": 1.5}, TypeError, "num_batches_tracked: expected an integer"),
         ({"num_batches_tracked": -1}, ValueError, "num_batches_tracked: expected at least 0"),
         ({"num_batches_tracked": [1]}, TypeError, "num_batches_tracked: expected an integer"),
-        *(({"num_batches_tracked": n}, ValueError, f"num_batches_tracked: .* at most {2**63 - 1}")
-          for n in (2**63, np.uint64(2**63), 2**64, 10**400)),
+        *[({"num_batches_tracked": n}, ValueError, f".* at most {2**63 - 1}") for n in TOO_MANY],
         ({"gamma": np.ones(5)}, ValueError, "state: expected .*_tracked; unexpected: gamma$"),
         ({"bias": ..., "offset": 1}, ValueError, "state: .*; missing: bias; unexpected: offset$"),
         ({"bias": ...}, ValueError, "state: expected .*_tracked; missing: bias$"),
         ({"fc.weight": 1}, ValueError, "state: expected .*_tracked; unexpected: fc.weight$"),
     ],
-)  # fmt: skip
+)
 def test_state_that_does_not_fit(change, kind, message):
     layer = bn_ext.BatchNorm(5)
     state = {name: a + 1 for name, a in layer.state_dict().items()} | change
@@ -326,8 +321,7 @@ def test_arrays_that_are_set_may_have_other_dtypes(rng, kind):
         vectors[name] = getattr(layer, name).astype(dtype(kind))
         setattr(layer, name, vectors[name].copy())
     options = {"epsilon": EPSILON, "data_format": "NXC"}
-    tracked = {"exponential_avg_factor": 0.1, "correction": 1}
-    step = bn_ext.batch_norm_training(p.src, **options, **vectors, **tracked)
+    step = bn_ext.batch_norm_training(p.src, **options, **vectors, **TRACKED)
     grads = bn_ext.batch_norm_backward(p.src, p.diff_dst, *step[1:], vectors["gamma"], **options)
     assert all_bits(passes(layer, p)) == all_bits([step.dst, grads.diff_src])
     for name, array in vectors.items():
@@ -383,11 +377,11 @@ def test_what_is_set_is_checked_by_the_next_step(rng, name, value, kind, message
     passes(layer, p)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("affine", False), ("channels", 4), ("data_format", "NCX"), ("dtype", np.float32),
-     ("epsilon", 0.1), ("track_running_stats", False), ("relu", True), ("exact", True)],
-)  # fmt: skip
+FIXED = {"affine": False, "channels": 4, "data_format": "NCX", "dtype": np.float32}
+FIXED |= {"epsilon": 0.1, "track_running_stats": False, "relu": True, "exact": True}
+
+
+@pytest.mark.parametrize(("name", "value"), FIXED.items())
 def test_options_that_a_pass_depends_on_are_fixed(name, value):
     layer = bn_ext.BatchNorm(5)
     before = getattr(layer, name)
@@ -433,26 +427,26 @@ def test_copies(rng, make, relu, added):
     p = problem(rng)
     layer = layer_of(p, relu=relu, exponential_avg_factor=0.3)
     passes(layer, p, added)
-    other = make(layer)
-    assert vars(other).keys() == vars(layer).keys()
-    assert repr(other) == repr(layer)
+    copied = make(layer)
+    assert vars(copied).keys() == vars(layer).keys()
+    assert repr(copied) == repr(layer)
     mine = layer.forward(p.src, p.src_1 if added else None)
     before = bits(mine)
     shared = make is copy.copy
-    assert np.shares_memory(other.gamma, layer.gamma) == shared
-    assert np.shares_memory(other.diff_beta, layer.diff_beta) == shared
-    assert not np.shares_memory(other.running_mean, layer.running_mean)
-    assert not np.shares_memory(other.running_variance, layer.running_variance)
-    assert other.num_batches_tracked == layer.num_batches_tracked - 1
-    assert bits(other.forward(p.src, p.src_1 if added else None)) == before
+    assert np.shares_memory(copied.gamma, layer.gamma) == shared
+    assert np.shares_memory(copied.diff_beta, layer.diff_beta) == shared
+    assert not np.shares_memory(copied.running_mean, layer.running_mean)
+    assert not np.shares_memory(copied.running_variance, layer.running_variance)
+    assert copied.num_batches_tracked == layer.num_batches_tracked - 1
+    assert bits(copied.forward(p.src, p.src_1 if added else None)) == before
     assert bits(mine) == before
-    assert other._state().keys() == layer._state().keys()
-    for name, array in other._state().items():
+    assert copied._state().keys() == layer._state().keys()
+    for name, array in copied._state().items():
         assert np.array_equal(array, layer._state()[name])
     with pytest.raises(RuntimeError):
         make(layer).backward(p.diff_dst)
     with pytest.raises(AttributeError, match="^'BatchNorm' object has no attribute 'name'$"):
-        other.name  # noqa: B018
+        copied.name  # noqa: B018
 
 
 @pytest.mark.parametrize("kind", [bn_ext.BatchNorm, type("Mine", (bn_ext.BatchNorm,), {})])
@@ -461,14 +455,14 @@ def test_copies_talk_to_the_same_processes(rng, kind):
     cannot_be_copied = threading.Lock()
     layer = kind(3, allreduce=functools.partial(lambda lock, sums: sums, cannot_be_copied))
     layer.notes = [layer, []]
-    one, another = copy.deepcopy([layer, layer])
-    assert one is another
-    assert type(one) is kind
-    for other in (one, copy.copy(layer)):
-        assert other.allreduce is layer.allreduce
-        assert bits(other.forward(np.eye(3))) == bits(layer.forward(np.eye(3)))
-    assert one.notes[0] is one
-    assert one.notes[1] is not layer.notes[1]
+    first, second = copy.deepcopy([layer, layer])
+    assert first is second
+    assert type(first) is kind
+    for copied in (first, copy.copy(layer)):
+        assert copied.allreduce is layer.allreduce
+        assert bits(copied.forward(np.eye(3))) == bits(layer.forward(np.eye(3)))
+    assert first.notes[0] is first
+    assert first.notes[1] is not layer.notes[1]
 
 
 class Clipped(bn_ext.BatchNorm):
@@ -528,6 +522,9 @@ def test_refused(call, kind, message, mode):
     layer.backward(ONES)
 
 
+BEYOND = np.nan, 10, -0.1, 1 + 2**-52
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "kind", "message"),
     [
@@ -548,12 +545,11 @@ def test_refused(call, kind, message, mode):
         ((3,), {"correction": 2}, ValueError, "correction: expected 0 or 1, got 2"),
         ((3,), {"correction": None}, ValueError, ".* expected all four or none, got no correction"),
         ((3,), {"exponential_avg_factor": "x"}, TypeError, "exponential_avg_factor: expected"),
-        *(((3,), {"exponential_avg_factor": factor}, ValueError, ".* a number from 0 to 1, got")
-          for factor in (np.nan, 10, -0.1, 1 + 2**-52)),
+        *[((3,), {"exponential_avg_factor": n}, ValueError, ".* from 0 to 1, got") for n in BEYOND],
         ((3,), {"num_threads": 0}, ValueError, "num_threads: expected at least 1, got 0"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_arguments_are_checked(arguments, options, kind, message):
     with pytest.raises(kind, match=f"^{message}"):
         bn_ext.BatchNorm(*arguments, **options)
@@ -617,17 +613,12 @@ def test_several_saved_passes(rng, number, relu, added):
 
 #: How an array of gradients is spoiled -> the error.
 SPOILED = {
-    "read-only": (lambda layer: read_only(layer.diff_gamma), "expected a writable array"),
+    "read-only": (lambda layer: np.frombuffer(bytes(40)), "expected a writable array"),
     "the other": (lambda layer: layer.diff_beta, "shares memory with diff_beta in out"),
     "gamma": (lambda layer: layer.gamma, "shares memory with gamma"),
     "the saved mean": (lambda layer: layer.saved.mean, "shares memory with mean"),
     "one number": (lambda layer: np.broadcast_to(layer.diff_gamma[:1], 5), "expected a"),
 }
-
-
-def read_only(array):
-    array.flags.writeable = False
-    return array
 
 
 @pytest.mark.parametrize(("spoiled", "message"), SPOILED.values(), ids=SPOILED)
@@ -683,18 +674,18 @@ def test_a_second_gradient_needs_the_pass(rng):
 @pytest.mark.parametrize("added", [False, True])
 def test_a_saved_pass_of_another_layer(rng, option, value, added):
     options = {"channels": 5, "epsilon": EPSILON, "data_format": "NXC", "affine": True}
-    one, another = (bn_ext.BatchNorm(**each) for each in (options, {**options, option: value}))
-    for layer, other in ((one, another), (another, one)):
+    first, second = (bn_ext.BatchNorm(**each) for each in (options, {**options, option: value}))
+    for layer, taker in ((first, second), (second, first)):
         c = layer.channels
         src, diff_dst = rng.standard_normal((2, 6, c, c))
         layer.forward(src, src if added else None)
-        other.forward(np.ones((6, other.channels, other.channels)))
-        before = kept(other)
-        mine, theirs = getattr(layer, option), getattr(other, option)
-        message = f"saved: .* with {option}={theirs!r}, like this one, .* with {option}={mine!r}"
+        taker.forward(np.ones((6, taker.channels, taker.channels)))
+        before = kept(taker)
+        got, expected = getattr(layer, option), getattr(taker, option)
+        message = f"saved: .* with {option}={expected!r}, like this one, .* with {option}={got!r}"
         with pytest.raises(ValueError, match=f"^{message}$"):
-            other.backward(diff_dst, layer.saved)
-        assert kept(other) == before
+            taker.backward(diff_dst, layer.saved)
+        assert kept(taker) == before
 
 
 def twice(own):
@@ -760,10 +751,10 @@ def test_a_saved_pass_of_a_copy(rng, made, relu, added):
     p = problem(rng)
     layer = layer_of(p, relu=relu)
     want = step(layer, p, added)[1:-3]
-    other = COPIES[made](layer) if made in COPIES else layer_of(p, relu=relu)
+    taker = COPIES[made](layer) if made in COPIES else layer_of(p, relu=relu)
     for saved in (layer.saved, pickle.loads(pickle.dumps(layer.saved)), copy.copy(layer.saved)):
-        diff_src = other.backward(p.diff_dst, saved)
-        assert [*map(bits, diff_src if added else [diff_src]), *all_bits(other.gradients)] == want
+        diff_src = taker.backward(p.diff_dst, saved)
+        assert [*map(bits, diff_src if added else [diff_src]), *all_bits(taker.gradients)] == want
 
 
 def through_a_file(saved):
@@ -821,8 +812,8 @@ def test_a_pass_that_is_not_tracked(rng, factor, relu, added):
     assert bits(layer.forward(p.src, src_1, track=False)) == bits(right.forward(p.src, src_1))
     assert kept(layer) == before
     again = [layer.backward(p.diff_dst), right.backward(p.diff_dst)]
-    mine, theirs = (all_bits(results if added else [results]) for results in again)
-    assert mine == theirs
+    untracked, tracked = (all_bits(results if added else [results]) for results in again)
+    assert untracked == tracked
     assert all_bits(layer.gradients) == all_bits(right.gradients)
 
 
@@ -830,7 +821,7 @@ def allreduces(n):
     """For each of n threads, a function that adds up what all of them pass."""
     barrier, parts = threading.Barrier(n), [None] * n
 
-    def of(rank):
+    def of_rank(rank):
         def allreduce(own):
             parts[rank] = own
             barrier.wait(60)
@@ -840,7 +831,7 @@ def allreduces(n):
 
         return allreduce
 
-    return map(of, range(n))
+    return map(of_rank, range(n))
 
 
 PARTS = [slice(2), slice(2, 2), slice(2, 3), slice(3, None)]
@@ -866,8 +857,8 @@ def in_parts(p, added, mode="train", **options):
 def test_a_batch_over_several_processes(rng, data, data_format, mode, affine, relu, added):
     """An exact layer gives the bits of one process, which every process is left with."""
     p = problem(rng, data, data_format)
-    options = {"relu": relu, "affine": affine, "exact": True, "exponential_avg_factor": None,
-               "correction": 0, "dtype": "float32" if data == "float16" else "float64"}  # fmt: skip
+    options = {"relu": relu, "affine": affine, "exact": True, "exponential_avg_factor": None}
+    options |= {"correction": 0, "dtype": "float32" if data == "float16" else "float64"}
     results, left = in_parts(p, added, mode, **options)
     layer = getattr(layer_of(p, **options), mode)()
     assert [*map(bits, results)] == [*map(bits, passes(layer, p, added))]
@@ -934,8 +925,8 @@ def test_processes_need_the_same_mean(rng, where):
     layer = bn_ext.BatchNorm(3, allreduce=lambda own: own)
     layer.forward(src)
     before = kept(layer)
-    other = bn_ext.GradientSums(src, src, np.nextafter(src.mean(axis=0), 9))
-    layer.allreduce = lambda own: other if where == "returned" else own + other
+    nearby = bn_ext.GradientSums(src, src, np.nextafter(src.mean(axis=0), 9))
+    layer.allreduce = lambda own: nearby if where == "returned" else own + nearby
     message = r"^GradientSums: .* mean.*; all processes need the same bits of the mean: allred"
     with pytest.raises(ValueError, match=message):
         layer.backward(src)

@@ -42,11 +42,11 @@ def test_gaps_about_the_bounds_from_which_operands_may_have_them(rng, name, apar
         options = {"is_training": bool(rng.random() < 0.7), "summed": bool(rng.random() < 0.3)}
         _, bits = member.run(p, **options)
         tensors = [*member.reads, *(k for k, kind in enumerate(member.returns) if kind == "tensor")]
-        for some in (*([tensor] for tensor in tensors), tensors):
-            read = [tensor for tensor in some if tensor in member.reads]
+        for chosen in (*([tensor] for tensor in tensors), tensors):
+            read = [tensor for tensor in chosen if tensor in member.reads]
             arguments = {tensor: longer(getattr(p, tensor), axis) for tensor in read}
-            out = [longer(p.src, axis) if k in some else None for k in range(len(member.returns))]
-            assert member.run(p, arguments, out=out, **options)[1] == bits, (dims, some)
+            out = [longer(p.src, axis) if k in chosen else None for k in range(len(member.returns))]
+            assert member.run(p, arguments, out=out, **options)[1] == bits, (dims, chosen)
             for base in (view.base for view in out if view is not None):
                 assert np.isnan(base.astype(np.float32)).sum() == base.size - p.src.size
 
@@ -132,8 +132,8 @@ def test_what_kernels_can_read_is_not_copied(rng, data, view):
 
 def test_what_is_copied_is_copied_once(rng):
     p = Problem(rng, BIG, "NXC")
-    one = p.src.nbytes
-    contiguous, other = p.src, placed(p.diff_dst, order=(0, 3, 1, 2))
+    size = p.src.nbytes
+    contiguous, permuted = p.src, placed(p.diff_dst, order=(0, 3, 1, 2))
     spread = placed(p.src, "spread")
 
     def call(src, diff_dst, out):
@@ -142,11 +142,11 @@ def test_what_is_copied_is_copied_once(rng):
         )
 
     out, other_out = np.empty_like(p.src), placed(p.src, order=(0, 3, 1, 2))
-    assert peak(call(contiguous, p.diff_dst, None)) < one + SLACK  # the result
-    assert peak(call(contiguous, other, out)) < one + SLACK
-    assert peak(call(spread, p.diff_dst, out)) < one + SLACK
-    assert peak(call(contiguous, p.diff_dst, other_out)) < one + SLACK
-    assert peak(call(spread, other, other_out)) < 3 * one + SLACK
+    assert peak(call(contiguous, p.diff_dst, None)) < size + SLACK  # the result
+    assert peak(call(contiguous, permuted, out)) < size + SLACK
+    assert peak(call(spread, p.diff_dst, out)) < size + SLACK
+    assert peak(call(contiguous, p.diff_dst, other_out)) < size + SLACK
+    assert peak(call(spread, permuted, other_out)) < 3 * size + SLACK
 
 
 #: Shapes of more elements than a piece has: see PIECE in copies.c.

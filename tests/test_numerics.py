@@ -84,16 +84,15 @@ def test_reference_is_exact_enough(rng, data):
     for form in ("few positions", "channels last"):
         p = hostile_data.population(rng, form, data, "float64")
         with np.errstate(all="ignore"):
-            want = reference.batch_norm_backward(
-                p.src, p.diff_dst, p.mean, p.variance, p.gamma, axis=0, epsilon=p.epsilon,
-                wide=np.longdouble,
-            )  # fmt: skip
+            arrays = p.src, p.diff_dst, p.mean, p.variance, p.gamma
+            options = {"axis": 0, "epsilon": p.epsilon, "wide": np.longdouble}
+            want = reference.batch_norm_backward(*arrays, **options)
             good = hostile_data.fits(p, want, data, "float64")
             results = BatchNormGradients(want.diff_src, want.diff_gamma, want.diff_beta)
             bounds = errors(results, want, data, "float64")
-        some = np.flatnonzero(good)[: 60 if form == "few positions" else 8]
-        assert len(some) >= 8
-        for channel in some:
+        channels = np.flatnonzero(good)[: 60 if form == "few positions" else 8]
+        assert len(channels) >= 8
+        for channel in channels:
             x, dy, *vectors = (
                 np.atleast_1d(a.astype(np.float64)).tolist() for a in p.take(channel).arrays(INPUTS)
             )
@@ -289,10 +288,10 @@ def test_a_first_part_that_is_far_off(rng):
     """
     src = rng.uniform(0, 1, (1_000_000, 8))
     src[0] *= 1e6
-    one, others = bn_ext.Statistics(src[:1]), bn_ext.Statistics(src[1:])
+    first, rest = bn_ext.Statistics(src[:1]), bn_ext.Statistics(src[1:])
     want = bn_ext.Statistics(src, exact=True)
     bound = MERGED_MEAN * MEAN * unit("float64") * np.sqrt(want.variance)
-    for total in (one + others, others + one):
+    for total in (first + rest, rest + first):
         assert (abs(total.mean - want.mean) <= bound).all()
 
 

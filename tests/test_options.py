@@ -35,32 +35,25 @@ def problem():
 P = problem()
 VECTORS = {n: (getattr(P, n), 2 * getattr(P, n)) for n in [*members.AFFINE, *members.RUNNING]}
 #: What an option is, and what it is changed to; meanwhile, the others stay as they are.
-OPTIONS = {
-    **VECTORS, "src_1": (None, P.src_1), "dst": (None, P.dst), "epsilon": (0.1, 0.2),
-    "exponential_avg_factor": (0.3, 0.4), "correction": (0, 1), "data_format": ("NXC", "NCX"),
-    "relu": (False, True), "exact": (False, True), "is_training": (True, False),
-    "param_grads": (True, False), "affine": (True, False), "track_running_stats": (True, False),
-    "dtype": ("float64", "float32"), "allreduce": (None, lambda sums: sums + sums),
-    "track": (True, False), "keep": (True, False), "num_threads": (None, 0),
-}  # fmt: skip
+OPTIONS = {**VECTORS, "src_1": (None, P.src_1), "dst": (None, P.dst), "num_threads": (None, 0)}
+OPTIONS |= {"epsilon": (0.1, 0.2), "exponential_avg_factor": (0.3, 0.4), "correction": (0, 1)}
+OPTIONS |= {"data_format": ("NXC", "NCX"), "dtype": ("float64", "float32")}
+OPTIONS |= {"allreduce": (None, lambda sums: sums + sums)}
+OPTIONS |= dict.fromkeys(["relu", "exact"], (False, True))
+OPTIONS |= dict.fromkeys(["is_training", "param_grads", "affine", "track", "keep"], (True, False))
+OPTIONS |= {"track_running_stats": (True, False)}
 #: The same where a module has others. None: without effect in one process, or at all.
+ONEDNN = dict.fromkeys(["diff_gamma", "diff_beta", "gamma_delta", "beta_delta"], (True, False))
+TORCH = {"weight": VECTORS["gamma"], "bias": VECTORS["beta"], "bias of a layer": (True, False)}
+TORCH |= {"training": (True, False), "momentum": (0.3, 0.4), "eps": (0.1, 0.2), "group": (None, "")}
+TORCH |= {"device": ("cpu", "meta"), "dtype": ("float32", "float64"), "process_group": None}
+TORCH |= {"whole_gradients": None, "whole_gradients of a layer": (False, True)}
 OTHERS = {
     "bn_ext.dask": {"relu": (True, False)},  # with beta
-    "bn_ext.specs.onednn_graph": {
-        "momentum": (0.3, 0.4),
-        **{n: (True, False) for n in ("diff_gamma", "diff_beta", "gamma_delta", "beta_delta")},
-    },
-    "bn_ext.specs.tensorflow": {
-        "data_format": ("NHWC", "NCHW"), "name": None,
-    },
-    "bn_ext.torch": {
-        "weight": VECTORS["gamma"], "bias": VECTORS["beta"], "bias of a layer": (True, False),
-        "training": (True, False), "momentum": (0.3, 0.4), "eps": (0.1, 0.2), "group": (None, ""),
-        "device": ("cpu", "meta"), "dtype": ("float32", "float64"),
-        "whole_gradients": None, "whole_gradients of a layer": (False, True),
-        "process_group": None,
-    },
-}  # fmt: skip
+    "bn_ext.specs.onednn_graph": ONEDNN | {"momentum": (0.3, 0.4)},
+    "bn_ext.specs.tensorflow": {"data_format": ("NHWC", "NCHW"), "name": None},
+    "bn_ext.torch": TORCH,
+}
 #: Modes of each module's layers -> options that they have no use for: outside of training, nothing
 #: is updated; our own layer computes no sums if it is frozen; one process is the whole.
 UPDATING = ["exponential_avg_factor", "correction", "momentum", "track"]
@@ -280,11 +273,11 @@ def test_threads_and_processes_change_no_pair_of_options(module, wrapper, mode):
         changed = {name: new[where, name] for where, name in pair if where == "changed"}
         passed = {name: new[where, name] for where, name in pair if where == "pass"}
         for name in neutral:
-            plain, other = (
+            plain, changed_one = (
                 outcome(module, wrapper, mode, copy.deepcopy(changed) | {name: value}, **passed)
                 for value in NEUTRAL[name]
             )
-            assert plain == other, (name, pair)
+            assert plain == changed_one, (name, pair)
             if name == "num_threads":
                 teams.add(team_of(3))
     # Tasks of Dask and of torch's gradients are in threads of their own.

@@ -12,11 +12,11 @@ import sys
 
 import numpy as np
 import pytest
-from cases import FORMATS, Family
+from cases import FORMATS, Family, shapes
 from tree import ROOT
 
 import bn_ext
-from bn_ext.specs import tensorflow as ours
+from bn_ext.specs import tensorflow as spec
 
 sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
 
@@ -25,10 +25,8 @@ from benchmarks.problems import OPS, Case, Problem as Timed
 
 pytestmark = pytest.mark.peers
 
-SHAPES = [
-    (2, 3), (33, 7), (4, 1, 6), (2, 3, 5), (5, 33, 27, 27), (4, 20, 17, 16), (64, 23, 5, 5),
-    (3, 12, 31, 33), (1, 19, 4, 6, 6), (2, 16, 7, 7), (9, 130, 3, 3), (2, 2, 700, 11),
-]  # fmt: skip
+SHAPES = shapes("2x3 33x7 4x1x6 2x3x5 5x33x27x27 4x20x17x16 64x23x5x5")
+SHAPES += shapes("3x12x31x33 1x19x4x6x6 2x16x7x7 9x130x3x3 2x2x700x11")
 EPSILON = 1e-3
 #: Relative to the largest magnitude or to 1, whichever is more. Peers compute in float32 or
 #: float64, in any order.
@@ -47,16 +45,17 @@ def problem(shape, layout="NCX", data="float32", vector=None, special=False):
     return p
 
 
-def agree(ours, others, kind):
+def agree(results, expected, kind):
     """Assert equal values, within the tolerance, and NaN, Inf and -Inf in the same places."""
-    for i, (mine, theirs) in enumerate(zip(ours, others, strict=True)):
-        assert mine.shape == theirs.shape, i
-        mine, theirs = (np.asarray(a).astype(np.float64) for a in (mine, theirs))
+    for i, (result, right) in enumerate(zip(results, expected, strict=True)):
+        assert result.shape == right.shape, i
+        result, right = (np.asarray(a).astype(np.float64) for a in (result, right))
         for kind_of_number in (np.isnan, np.isposinf, np.isneginf):
-            assert np.array_equal(kind_of_number(mine), kind_of_number(theirs)), (i, kind_of_number)
-        finite = np.isfinite(mine)
-        largest = abs(theirs[finite]).max(initial=1)
-        assert abs(mine[finite] - theirs[finite]).max(initial=0) <= TOLERANCE[kind] * largest, i
+            same = np.array_equal(kind_of_number(result), kind_of_number(right))
+            assert same, (i, kind_of_number)
+        finite = np.isfinite(result)
+        largest = abs(right[finite]).max(initial=1)
+        assert abs(result[finite] - right[finite]).max(initial=0) <= TOLERANCE[kind] * largest, i
 
 
 # ---- what bench and benchmarks time: torch, JAX, TensorFlow, oneDNN ----------------------
@@ -135,13 +134,13 @@ def problems_of_tensorflow(layout, data, training):
 
 
 def v3_agrees(tf, p, outputs=5, data="float32", **options):
-    arguments = {"x": p.src, "scale": p.gamma, "offset": p.beta, "mean": p.mean,
-                 "variance": p.variance}  # fmt: skip
-    results = ours.fused_batch_norm_v3(**arguments, **options)
-    theirs = [a.numpy() for a in tf.raw_ops.FusedBatchNormV3(**arguments, **options)]
+    arguments = {"x": p.src, "scale": p.gamma, "offset": p.beta}
+    arguments |= {"mean": p.mean, "variance": p.variance}
+    results = spec.fused_batch_norm_v3(**arguments, **options)
+    expected = [a.numpy() for a in tf.raw_ops.FusedBatchNormV3(**arguments, **options)]
     if not options.get("is_training", True):  # a kernel leaves outputs 3 and 4 unwritten
-        theirs[3:5] = theirs[1:3]
-    agree(results[:outputs], theirs[:outputs], data)
+        expected[3:5] = expected[1:3]
+    agree(results[:outputs], expected[:outputs], data)
 
 
 @pytest.mark.parametrize("factor", [0, 0.3, 1, 2, -1])
@@ -159,10 +158,11 @@ def test_tensorflow(tf, data, layout, training, factor):
 def test_tensorflows_gradient(tf, data, layout, training):
     for p, options in problems_of_tensorflow(layout, data, training):
         arrays = p.diff_dst, p.src, p.gamma, p.mean, p.variance, np.empty(0, np.float32)
-        results = ours.fused_batch_norm_grad_v3(*arrays, **options)
+        results = spec.fused_batch_norm_grad_v3(*arrays, **options)
         names = ("y_backprop", "x", "scale", *(f"reserve_space_{k}" for k in (1, 2, 3)))
-        theirs = tf.raw_ops.FusedBatchNormGradV3(**dict(zip(names, arrays, strict=True)), **options)
-        agree(results[:3], [a.numpy() for a in theirs[:3]], data)
+        options |= dict(zip(names, arrays, strict=True))
+        expected = tf.raw_ops.FusedBatchNormGradV3(**options)
+        agree(results[:3], [a.numpy() for a in expected[:3]], data)
 
 
 def with_nan(src):
@@ -175,15 +175,15 @@ def constant(src):
 
 #: (what of a problem changes, the number of outputs that agree, options)
 EDGES = [
-    *(({"src": change}, outputs, options)
-      for options in ({}, {"exponential_avg_factor": 0.5}, {"is_training": False})
-      for change, outputs in ((lambda a: a[:1, :1, :1], 5), (with_nan, 5), (constant, 5),
-                              # Without elements, kernels differ in the other outputs.
-                              (lambda a: a[:0], 3))),
     ({"mean": lambda a: a[:0], "variance": lambda a: a[:0]}, 5, {}),
     ({"mean": lambda a: a[:2], "variance": lambda a: a * np.nan}, 5, {}),
     ({"mean": lambda a: a * np.nan}, 5, {"exponential_avg_factor": 0.5}),
-]  # fmt: skip
+]
+for options in ({}, {"exponential_avg_factor": 0.5}, {"is_training": False}):
+    changes = (lambda a: a[:1, :1, :1]), with_nan, constant
+    EDGES += [({"src": change}, 5, options) for change in changes]
+    # Without elements, kernels differ in the other outputs.
+    EDGES += [({"src": lambda a: a[:0]}, 3, options)]
 
 
 @pytest.mark.parametrize(("changes", "outputs", "options"), EDGES)

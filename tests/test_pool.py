@@ -124,8 +124,8 @@ def test_calls_run_alone_after_a_late_team(teams):
 
 def test_time_does_not_go_back(teams):
     """It is not the wall clock's, which NTP or a resumed machine sets."""
-    before, ours, after = run("teams", "clocks", teams)
-    assert before <= ours <= after
+    before, measured, after = run("teams", "clocks", teams)
+    assert before <= measured <= after
 
 
 @needs_libgomp  # children have one thread with others
@@ -147,10 +147,10 @@ def test_a_child_of_a_process_with_a_team(start):
 
 @needs_libgomp  # LLVM's crashes there, in programs without bn_ext too
 @needs_fork
-@pytest.mark.parametrize("one", [False, True])
-def test_a_thread_that_forks_and_ends_in_both(one):
+@pytest.mark.parametrize("solo", [False, True])
+def test_a_thread_that_forks_and_ends_in_both(solo):
     """The child lacks the pool's threads. Its own thread would wait for them when it ends."""
-    assert run("pool", "thread_that_forks", one) == [True, True]
+    assert run("pool", "thread_that_forks", solo) == [True, True]
 
 
 @needs_fork

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from cases import DATA_DTYPES, EPSILON, INPUTS, TENSORS, TEXTS, VECTORS, dtype, order_bytes
 from members import AFFINE, SECOND
-from refusals import OPERANDS, RESULTS, as_out, four, outs, refused, takes
+from refusals import OPERANDS, RESULTS, as_out, four, outs, read_only, refused, takes
 
 import bn_ext
 
@@ -45,12 +45,6 @@ def take(name, change=lambda a: a):
 
 def swapped(a):
     return a.astype(a.dtype.newbyteorder())
-
-
-def read_only(a):
-    a = a.copy()
-    a.flags.writeable = False
-    return a
 
 
 ANY, ERRORS = [*OPERANDS], (TypeError, ValueError)
@@ -212,17 +206,19 @@ def of_result(name, k, result):
             yield row(name, ValueError, f"{message}a sequence of length {n}$", out=(None,) * n)
 
 
-OF_ARRAYS = [
-    *(row for name, named in OPERANDS.items() for a in named for row in of_operand(name, a)),
-    *(row for name, made in RESULTS.items() for k, a in enumerate(made)
-      for row in of_result(name, k, a)),
-]  # fmt: skip
+OF_ARRAYS = []
+for name, operands in OPERANDS.items():
+    for operand in operands:
+        OF_ARRAYS += of_operand(name, operand)
+for name, results in RESULTS.items():
+    for k, result in enumerate(results):
+        OF_ARRAYS += of_result(name, k, result)
 
-NUMBER = [None, "1e-3", b"1", [1.0], 1j, object(), np.complex128(1), np.array(1j),
-          np.timedelta64(1, "s"), np.array("1e-3", object), np.array("1e-3"), np.ones(1),
-          np.ones(2), np.void(b"12"), shared(), UNTOLD]  # fmt: skip
-FLAG = ["False", None, 2, -1, 1.0, np.array(True), np.zeros(2, bool), [], np.timedelta64(1, "s"),
-        "x" * 10_000, shared()]  # fmt: skip
+NUMBER = [None, "1e-3", b"1", [1.0], 1j, object(), np.complex128(1), np.array(1j), np.ones(1)]
+NUMBER += [np.timedelta64(1, "s"), np.array("1e-3", object), np.array("1e-3"), np.ones(2)]
+NUMBER += [np.void(b"12"), shared(), UNTOLD]
+FLAG = ["False", None, 2, -1, 1.0, np.array(True), np.zeros(2, bool), np.timedelta64(1, "s")]
+FLAG += [[], "x" * 10_000, shared()]
 FORMAT = ["NWHC", "nxc", "", 3, ["NXC"], np.array(["NXC", "NCX"]), "x" * 10_000, shared()]
 FOUR = ["running_mean", "running_variance", "exponential_avg_factor", "correction"]
 WITH_EPSILON = [*RESULTS]
@@ -284,9 +280,9 @@ OF_STATISTICS = [
          {"running_mean": take("mean"), "out": lambda q: (None, q.mean, None)}),
         (ValueError, "^src: expected more than one element in each channel with correction=1, "
          "got one; leave", {"src": take("src", lambda a: a[:1, :1]), "out": None}),
-        *((ValueError, f"^{name}: shares memory with {other}$",
-           {"src_1": take("src_1"), name: take(other, lambda a: a.reshape(-1)[:5])})
-          for name in FOUR[:2] for other in ("src", "gamma", "beta", "src_1")),
+        *((ValueError, f"^{name}: shares memory with {argument}$",
+           {"src_1": take("src_1"), name: take(argument, lambda a: a.reshape(-1)[:5])})
+          for name in FOUR[:2] for argument in ("src", "gamma", "beta", "src_1")),
     )),
 ]  # fmt: skip
 
@@ -451,10 +447,10 @@ OF_OBJECTS = [
       for name in ("is_training", "epsilon", "src", "mean", "out")),
     *(row("backward", ERRORS, f"^{name}: ", **{name: UNTOLD})
       for name in ("src", "mean", "is_training", "num_threads", "data_format")),
-    *(row("backward", TypeError, f"^diff_dst: expected {data}, like src, got {other}",
+    *(row("backward", TypeError, f"^diff_dst: expected {data}, like src, got {wrong}",
           src=take("src", lambda a, data=data: a.astype(dtype(data))),
-          diff_dst=take("diff_dst", lambda a, other=other: a.astype(dtype(other))))
-      for data in DATA_DTYPES for other in DATA_DTYPES if other != data),
+          diff_dst=take("diff_dst", lambda a, wrong=wrong: a.astype(dtype(wrong))))
+      for data in DATA_DTYPES for wrong in DATA_DTYPES if wrong != data),
     # Other dtypes and numbers: what to pass instead.
     *(row("backward", TypeError, rf"; pass np.asarray\({name}, np.float64\)$",
           **{name: take(name, lambda a, kind=kind: a.astype(kind))})
@@ -497,10 +493,11 @@ if find_spec("scipy"):
     from scipy.sparse import csr_array
 
     ADVICE["src.toarray()"] = [csr_array(TABLE.astype(float))]
-OF_ADVICE = [
-    *(row("training", ERRORS, rf"^src: .*pass {re.escape(begins)}", src=value, out=None, gamma=None,
-          beta=None, data_format=None) for begins, values in ADVICE.items() for value in values),
-]  # fmt: skip
+SRC_ALONE = dict.fromkeys(["out", "gamma", "beta", "data_format"])
+OF_ADVICE = []
+for advice, values in ADVICE.items():
+    message = f"pass {re.escape(advice)}"
+    OF_ADVICE += rows("training", ERRORS, "src", f".*{message}", *values, **SRC_ALONE)
 
 OF_SHAPES = [
     *(row("inference", ValueError, rf"^{name}: expected shape \(3,\), one value for each channel "
@@ -515,8 +512,8 @@ OF_SHAPES = [
         r"np.asarray\(src\).reshape\(-1, 1\) for one channel, or ", src=ones(4)),
 ]  # fmt: skip
 
-REFUSED = [*OF_ARRAYS, *OF_OPTIONS, *OF_STATISTICS, *OF_GATES, *OF_SUMS, *OF_SHARING, *OF_OBJECTS,
-           *OF_ADVICE, *OF_SHAPES]  # fmt: skip
+REFUSED = OF_ARRAYS + OF_OPTIONS + OF_STATISTICS + OF_GATES + OF_SUMS + OF_SHARING + OF_OBJECTS
+REFUSED += OF_ADVICE + OF_SHAPES
 CALLS = [
     pytest.param(name, refusal, id=f"{name}-{','.join(refusal.change)}-{refusal.message[:40]}")
     for refusal in REFUSED

@@ -1,5 +1,6 @@
 """One fault among many: in the first, a middle or the last channel, axis, element or word."""
 
+import itertools
 from importlib.util import find_spec
 
 import numpy as np
@@ -115,10 +116,8 @@ def with_bit(k):
     """A gradient with a workspace of which a byte behind the bits is another."""
     p = problem(np.random.default_rng(0), (6, 4, 5), "NXC")
     p.workspace[len(p.workspace) - 1 - k] ^= 1
-    return bn_ext.batch_norm_backward(
-        p.src, p.diff_dst, p.mean, p.variance, relu=True, workspace=p.workspace, epsilon=1,
-        data_format="NXC",
-    )  # fmt: skip
+    options = {"relu": True, "workspace": p.workspace, "epsilon": 1, "data_format": "NXC"}
+    return bn_ext.batch_norm_backward(p.src, p.diff_dst, p.mean, p.variance, **options)
 
 
 def words(k, *good):
@@ -163,13 +162,12 @@ OF_OTHERS = {
 if find_spec("dask"):
     OF_OTHERS["a chunk's dtype"] = "float32", 4, in_chunk
 
-CASES = [
-    *((f"{name}: {way}", message.format(c, c, c or 1), call, c)
-      for name, (message, ways) in OF_CHANNELS.items() for way, call in ways.items()
-      for c in PLACES),
-    *((name, message, call, k) for name, (message, count, call) in OF_OTHERS.items()
-      for k in range(count)),
-]  # fmt: skip
+CASES = []
+for name, (message, ways) in OF_CHANNELS.items():
+    for (way, call), c in itertools.product(ways.items(), PLACES):
+        CASES += [(f"{name}: {way}", message.format(c, c, c or 1), call, c)]
+for name, (message, count, call) in OF_OTHERS.items():
+    CASES += [(name, message, call, k) for k in range(count)]
 
 
 @pytest.mark.parametrize(

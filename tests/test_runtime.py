@@ -39,24 +39,24 @@ def test_show_config(capsys):
             bn_ext.show_config(mode=wrong)
 
 
+ALL = "the number of CPUs that this process may use"
+OPENMP = "OpenMP's current limit (omp_set_num_threads, threadpoolctl)"
+QUOTA = "bn_ext._core.set_threads_limit(1); bn_ext._runtime._QUOTA = 1"
+SET_BY = [
+    ("", {}, CPUS, ALL),
+    ("", {"OMP_PROC_BIND": "true"}, CPUS, ALL),
+    ("", {"OMP_DYNAMIC": "true"}, CPUS, f"{ALL}, or fewer (OMP_DYNAMIC)"),
+    ("", {"OMP_NUM_THREADS": "1,4"}, 1, "OMP_NUM_THREADS"),
+    ("", {"OMP_THREAD_LIMIT": "1"}, 1, "OMP_THREAD_LIMIT"),
+    ("", {"OMP_MAX_ACTIVE_LEVELS": "0"}, 1, "OMP_MAX_ACTIVE_LEVELS"),
+    ("import threadpoolctl; limit = threadpoolctl.threadpool_limits(1)", {}, 1, OPENMP),
+    (QUOTA, {}, 1, "the container's CPU quota"),
+]
+
+
 @needs_openmp
 @needs_cpus
-@pytest.mark.parametrize(
-    ("before", "environment", "threads", "because"),
-    [
-        ("", {}, CPUS, "the number of CPUs that this process may use"),
-        ("", {"OMP_PROC_BIND": "true"}, CPUS, "the number of CPUs that this process may use"),
-        ("", {"OMP_DYNAMIC": "true"}, CPUS,
-         "the number of CPUs that this process may use, or fewer (OMP_DYNAMIC)"),
-        ("", {"OMP_NUM_THREADS": "1,4"}, 1, "OMP_NUM_THREADS"),
-        ("", {"OMP_THREAD_LIMIT": "1"}, 1, "OMP_THREAD_LIMIT"),
-        ("", {"OMP_MAX_ACTIVE_LEVELS": "0"}, 1, "OMP_MAX_ACTIVE_LEVELS"),
-        ("import threadpoolctl; limit = threadpoolctl.threadpool_limits(1)", {}, 1,
-         "OpenMP's current limit (omp_set_num_threads, threadpoolctl)"),
-        ("bn_ext._core.set_threads_limit(1); bn_ext._runtime._QUOTA = 1", {}, 1,
-         "the container's CPU quota"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("before", "environment", "threads", "because"), SET_BY)
 def test_what_sets_the_number_of_threads(before, environment, threads, because):
     code = f"import bn_ext; {before}; config = bn_ext.show_config(mode='dicts')"
     code = code.replace("; ;", ";") + "; print(config['default_threads'], config['threads_set_by'])"
@@ -90,8 +90,8 @@ WAIT = "import bn_ext; print(bn_ext.show_config(mode='dicts')['idle_threads_set_
 
 @needs_openmp
 def test_who_decides_how_idle_threads_wait():
-    ours, _, read = strict(WAIT).stdout.strip().partition(" ")
-    assert (ours, read in _runtime._SPIN) == ("bn_ext's", True)
+    decides, _, read = strict(WAIT).stdout.strip().partition(" ")
+    assert (decides, read in _runtime._SPIN) == ("bn_ext's", True)
     for name, value in ((read, "7"), ("OMP_WAIT_POLICY", "passive")):
         assert strict(WAIT, **{name: value}).stdout.strip() == name
 
@@ -131,7 +131,7 @@ def test_libgomp_that_was_loaded_before():
         ({"cpu.max": "50000 100000"}, "0::/", 1),
         ({"cpu.max": "250000 100000"}, "0::/", 3),
         ({"cpu.max": "120000 100000"}, "0::/", 1),
-        ({"a/cpu.max": "300000 100000", "a/b/cpu.max": "max 100000"}, "0::/a/b", 3),
+        ({"a b/cpu.max": "300000 100000", "a b/c/cpu.max": "max 100000"}, "0::/a b/c", 3),
         ({"cpu.max": "400000 100000"}, "0::/not/mounted/here", 4),
         ({"x/cpu.max": "100000 100000"}, "4:cpu:/\n0::/x", 1),
     ],

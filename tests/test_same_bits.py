@@ -9,23 +9,19 @@ import itertools
 
 import fuzz
 import pytest
-from cases import DTYPES, FORMATS, are_expected, shape
+from cases import DTYPES, FORMATS, are_expected, shape, shapes
 from members import MEMBERS, problem
 
 import bn_ext
 from bn_ext import _core
 
-SHAPES = [
-    *((5, c, x) for c in range(1, 65) for x in (1, 3, 8)),
-    *((3, c, x) for x in range(1, 65) for c in (1, 4, 33)),
-    (1, 6, 7), (1, 1, 1), (70, 1, 1), (1, 70, 1), (1, 1, 70), (9, 130, 1), (16, 5, 64),
-    (35, 3, 5), (150, 3, 5), (2, 3, 1030), (1, 2, 2048), (3, 1, 2100), (300, 129, 1), (70, 1024, 1),
-]  # fmt: skip
+SHAPES = [(5, c, x) for c in range(1, 65) for x in (1, 3, 8)]
+SHAPES += [(3, c, x) for x in range(1, 65) for c in (1, 4, 33)]
+SHAPES += shapes("1x6x7 1x1x1 70x1x1 1x70x1 1x1x70 9x130x1 16x5x64 35x3x5 150x3x5 2x3x1030")
+SHAPES += shapes("1x2x2048 3x1x2100 300x129x1 70x1024x1")
 # Enough tasks for 16 threads, in each form: channels last, short runs, long runs.
-LARGE = [
-    ("NXC", 2100, 129, 1), ("NXC", 35000, 20, 1), ("NXC", 1024, 19, 64), ("NCX", 17, 40, 50),
-    ("NCX", 4, 9, 20000), ("NCX", 1, 1, 600000),
-]  # fmt: skip
+LARGE = [("NXC", 2100, 129, 1), ("NXC", 35000, 20, 1), ("NXC", 1024, 19, 64)]
+LARGE += [("NCX", 17, 40, 50), ("NCX", 4, 9, 20000), ("NCX", 1, 1, 600000)]
 
 
 @pytest.mark.fast

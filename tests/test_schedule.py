@@ -36,11 +36,11 @@ def test_a_million():
 @needs_openmp
 def test_the_last_call_is_that_of_the_thread_that_asks(rng):
     p, q = Problem(rng, (40_000, 4), "NXC"), Problem(rng, (1, 8), "NXC")
-    with ThreadPoolExecutor(1) as other:
+    with ThreadPoolExecutor(1) as pool:
         mine = threads_used(p, num_threads=3), _core.last_call()
-        assert other.submit(threads_used, q, num_threads=3).result() == 1
+        assert pool.submit(threads_used, q, num_threads=3).result() == 1
         assert (mine[0], _core.last_call()) == (3, mine[1])
-        assert other.submit(_core.last_call).result() == {"threads": 1, "tasks": 1, "joint": True}
+        assert pool.submit(_core.last_call).result() == {"threads": 1, "tasks": 1, "joint": True}
 
 
 #: Bytes of a server's second-level and last-level caches.

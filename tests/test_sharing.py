@@ -96,8 +96,8 @@ def test_in_place_is_the_same_elements_in_the_same_places(rng, which):
         memory = np.zeros(ROWS * CHANNELS)
         array = lay(memory, 0, which, turned)
         array[...] = base[which]
-        for other in TURNS.keys() - {turned}:
-            arrays = {**base, which: array, "diff_src": lay(memory, 0, which, other)}
+        for turn in TURNS.keys() - {turned}:
+            arrays = {**base, which: array, "diff_src": lay(memory, 0, which, turn)}
             refused(f"^diff_src in out: shares memory with {which}", arrays)
         assert all_bits(run({**base, which: array, "diff_src": array})) == wanted
 
@@ -128,10 +128,11 @@ def test_a_gradient_for_all_channels_in_one_number(rng, name):
     assert number == getattr(p.run(bn_ext.batch_norm_backward), name)
 
 
-@pytest.mark.parametrize(("dims", "steps", "src_steps", "start", "shared"), [
-    ((4, 13, 11, 12), (5310, 408, 37, 3), (3758, 4614, 2545, 4819), 14773, False),
-    ((13, 12, 8, 5), (2176, 181, 22, 3), (2446, 6639, 2891, 1871), 2367, True),
-])  # fmt: skip
+HARD = [((4, 13, 11, 12), (5310, 408, 37, 3), (3758, 4614, 2545, 4819), 14773, False)]
+HARD += [((13, 12, 8, 5), (2176, 181, 22, 3), (2446, 6639, 2891, 1871), 2367, True)]
+
+
+@pytest.mark.parametrize(("dims", "steps", "src_steps", "start", "shared"), HARD)
 def test_what_is_too_hard_to_decide_counts_as_shared(rng, dims, steps, src_steps, start, shared):
     reach = start + sum((n - 1) * s for n, s in zip(dims, src_steps, strict=True)) + 1
     memory = rng.standard_normal(reach, np.float32)
@@ -188,10 +189,10 @@ def test_a_place_does_not_depend_on_axes_of_length_1(rng, name, dims, data_forma
     _, wanted = member.run(p, summed=summed)
     written = [i for i, kind in enumerate(member.returns) if kind == "tensor"]
     strides = (0, 3, 4096, -8)
-    for i, which, stride, other in itertools.product(written, member.reads, strides, strides):
+    for i, which, stride, step in itertools.product(written, member.reads, strides, strides):
         read = {n: restrided(placed(getattr(p, n), "gaps"), stride) for n in member.reads}
         out = [None] * len(member.returns)
-        out[i] = restrided(read[which], other)
+        out[i] = restrided(read[which], step)
         results, bits = member.run(p, read, summed=summed, out=tuple(out))
         assert results[i] is out[i]
         assert bits == wanted

@@ -55,9 +55,10 @@ def test_in_the_fast_tests_each_two_values_meet():
     kept = [item.callspec.params for item in cube if item not in beyond]
     assert not beyond & {*plane}
     assert len(kept) <= 15
-    for one, other in itertools.combinations("nks", 2):
-        met = {(params[one], params[other]) for params in kept}
-        assert len(met) == len({(e.callspec.params[one], e.callspec.params[other]) for e in cube})
+    for first, second in itertools.combinations("nks", 2):
+        met = {(params[first], params[second]) for params in kept}
+        everything = [item.callspec.params for item in cube]
+        assert len(met) == len({(params[first], params[second]) for params in everything})
 
 
 def test_each_test_of_teams_says_how_many_threads_it_had():
@@ -296,11 +297,11 @@ def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name)
     assert all(" -c " in line for line in compiled)
     assert "-fno-unsafe-math-optimizations" in linked
     for line in [linked] if name in ("LDFLAGS", "LDSHARED") else [compiled[0], linked]:
-        theirs, _, ours = (part.split() for part in line.partition(" -std=gnu11 "))
-        assert not {*bad} - {"-I", "-undefined"} & {*theirs}
+        from_user, _, from_build = (part.split() for part in line.partition(" -std=gnu11 "))
+        assert not {*bad} - {"-I", "-undefined"} & {*from_user}
         if name != "CPPFLAGS" or line != linked:
-            assert {*OTHERS} <= {*theirs}
-        assert {"-O3", "-fno-fast-math"} <= {*ours}
+            assert {*OTHERS} <= {*from_user}
+        assert {"-O3", "-fno-fast-math"} <= {*from_build}
 
 
 @needs_linux
@@ -352,9 +353,9 @@ def test_other_flags_compile_again_and_the_same_do_not(sources):
         assert all(flag in path.read_text() for path in objects)
         return {path: path.stat().st_mtime_ns for path in objects}
 
-    first, same, other = (built(f"-DFOR={number}") for number in (1, 1, 2))
+    first, same, changed = (built(f"-DFOR={number}") for number in (1, 1, 2))
     assert first == same
-    assert all(other[path] > when for path, when in same.items())
+    assert all(changed[path] > when for path, when in same.items())
 
 
 def test_a_missing_compiler_is_named(sources):
@@ -372,12 +373,19 @@ def build_c(monkeypatch):
     return load(ROOT / "build_c.py")
 
 
-@pytest.mark.parametrize(("asked", "wanted"), [(None, 3), ("1", 1), ("5", 5)])
-def test_compilers_at_once(build_c, monkeypatch, tmp_path, capsys, asked, wanted):
-    """One for each CPU that the process may use, or what MAX_JOBS says; each file is told."""
+@pytest.mark.parametrize(
+    ("asked", "quota", "wanted"),
+    [(None, "max", 3), (None, "150000", 2), ("1", "max", 1), ("5", "1", 5)],
+)
+def test_compilers_at_once(build_c, monkeypatch, tmp_path, capsys, asked, quota, wanted):
+    """One for each CPU that the process may use, of which its container may have fewer, or what
+    MAX_JOBS says; each file is told.
+    """
     if asked:
         monkeypatch.setenv("MAX_JOBS", asked)
-    cpus = build_c.cpus(str(tmp_path), str(tmp_path / "none"))
+    (tmp_path / "membership").write_text("0::/\n")
+    (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")
+    cpus = build_c.cpus(str(tmp_path), str(tmp_path / "membership"))
     monkeypatch.setattr(build_c, "cpus", lambda: cpus)
     everyone, running, most = threading.Barrier(wanted), [], []
 
@@ -403,18 +411,6 @@ def test_a_wrong_max_jobs_is_refused(build_c, monkeypatch):
         monkeypatch.setenv("MAX_JOBS", asked)
         with pytest.raises(SystemExit, match=f"^MAX_JOBS: expected .* 1 or more, got '{asked}'$"):
             build_c.jobs()
-
-
-@pytest.mark.parametrize(
-    ("limits", "wanted"),
-    [({}, 3), ({"a b": "150000 100000", "a b/c": "max 100000"}, 2), ({"": "1 100000"}, 1)],
-)
-def test_a_quota_limits_the_compilers(build_c, tmp_path, limits, wanted):
-    (tmp_path / "a b/c").mkdir(parents=True)
-    (tmp_path / "membership").write_text("0::/a b/c\n")
-    for folder, limit in limits.items():
-        (tmp_path / folder / "cpu.max").write_text(limit + "\n")
-    assert build_c.cpus(str(tmp_path), str(tmp_path / "membership")) == wanted
 
 
 @needs_linux

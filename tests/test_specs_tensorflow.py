@@ -13,8 +13,8 @@ from bn_ext.testing._limits import distance, half_ulp
 pytestmark = [pytest.mark.fast, pytest.mark.any_level]
 
 DATA = ["float32", "float16", "bfloat16"]
-LAYOUTS = {"NHWC": (2, 3, 4, 5), "NCHW": (2, 5, 3, 4), "NDHWC": (2, 3, 1, 4, 5),
-           "NCDHW": (2, 5, 3, 1, 4)}  # fmt: skip
+LAYOUTS = {"NHWC": (2, 3, 4, 5), "NCHW": (2, 5, 3, 4)}
+LAYOUTS |= {"NDHWC": (2, 3, 1, 4, 5), "NCDHW": (2, 5, 3, 1, 4)}
 FORMS = {name: "NXC" if name.endswith("C") else "NCX" for name in LAYOUTS}
 
 

@@ -88,14 +88,10 @@ def test_benchdnn(rng, inputs, ran, file, name):
                     judge(stats, [want.mean, want.variance], terms, "float32")
                 back = np.moveaxis(dst, axis, 1)
                 judge([back], [want.dst], [sizes], name)
-                grads = bn_ext.batch_norm_backward(
-                    x, dy, *stats, scale, is_training=not frozen, relu=relu,
-                    dst=dst if relu else None, **options,
-                )  # fmt: skip
-                right = reference.batch_norm_backward(
-                    src, diff_dst, *stats, scale, is_training=not frozen,
-                    gate=back > 0 if relu else None, **wide,
-                )  # fmt: skip
+                options |= {"is_training": not frozen, "relu": relu, "dst": dst if relu else None}
+                grads = bn_ext.batch_norm_backward(x, dy, *stats, scale, **options)
+                options = {"is_training": not frozen, "gate": back > 0 if relu else None, **wide}
+                right = reference.batch_norm_backward(src, diff_dst, *stats, scale, **options)
                 terms = right.diff_src_terms + right.diff_src_sums
                 judge([np.moveaxis(grads[0], axis, 1)], right[:1], [terms], name)
                 terms = [abs(a).sum(axis=1) for a in (right.gamma_terms, right.beta_terms)]

@@ -51,11 +51,9 @@ def computed(node, x, scale, bias, mean, variance):
     if not has.get("training_mode", 0):
         return [bn_ext.batch_norm_inference(x, mean, variance, scale, bias, **options)]
     running = mean.copy(), variance.copy()
-    dst = bn_ext.batch_norm_training(
-        x, scale, bias, running_mean=running[0], running_variance=running[1], correction=0,
-        exponential_avg_factor=1 - has.get("momentum", 0.9), **options,
-    ).dst  # fmt: skip
-    return [dst, *running]
+    options |= {"running_mean": running[0], "running_variance": running[1], "correction": 0}
+    options["exponential_avg_factor"] = 1 - has.get("momentum", 0.9)
+    return [bn_ext.batch_norm_training(x, scale, bias, **options).dst, *running]
 
 
 @pytest.mark.parametrize("cases", [node_cases, converted_cases])
@@ -68,8 +66,7 @@ def test_onnx(ran, cases):
         names = [each.name for each in model.graph.input if each.name not in values]
         values.update(zip(names, inputs, strict=True))
         results = computed(node, *(values[name] for name in node.input))
-        for ours, theirs in zip(results, outputs, strict=True):
-            assert ours.dtype == theirs.dtype
-            largest = abs(theirs).max()
-            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 * largest)
+        for result, output in zip(results, outputs, strict=True):
+            assert result.dtype == output.dtype
+            np.testing.assert_allclose(result, output, rtol=0, atol=1e-6 * abs(output).max())
         ran[f"onnx {cases.__name__}", results[0].dtype.name] += 1

@@ -27,8 +27,8 @@ OP = torch.ops.bn_ext
 modes = pytest.mark.parametrize("training", [True, False])
 relus = pytest.mark.parametrize("relu", [False, True])
 last = {4: torch.channels_last, 5: torch.channels_last_3d}
-OPTIONS = [{}, {"momentum": None}, {"track_running_stats": False}, {"affine": False},
-           {"eps": 1e-3, "momentum": 1.0}]  # fmt: skip
+OPTIONS = [{}, {"track_running_stats": False}, {"affine": False}]
+OPTIONS += [{"momentum": None}, {"eps": 1e-3, "momentum": 1.0}]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 
@@ -41,16 +41,15 @@ class Plain(torch.Tensor):
     """Its calls go through the operators."""
 
 
-def some(*shape, **options):
+def normal(*shape, **options):
     return torch.randn(shape, dtype=torch.float64, **options)
 
 
 def small_net():
     """A network whose parameters and statistics are no longer the initial ones."""
-    net = nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 3), nn.BatchNorm2d(5),
-        nn.Flatten(), nn.Linear(80, 2), nn.BatchNorm1d(2),
-    )  # fmt: skip
+    layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 3)]
+    layers += [nn.BatchNorm2d(5), nn.Flatten(), nn.Linear(80, 2), nn.BatchNorm1d(2)]
+    net = nn.Sequential(*layers)
     steps(net, 1)
     net.zero_grad()
     return net
@@ -82,13 +81,13 @@ def assert_same(got, right):
 @pytest.mark.parametrize("format_", ["contiguous", "channels_last", "strided"])
 def test_derivatives(dims, format_, relu, training):
     channels = dims[1]
-    src, src_1 = some(2, *dims)
+    src, src_1 = normal(2, *dims)
     if format_ == "channels_last":
         src = src.contiguous(memory_format=last.get(len(dims), torch.contiguous_format))
     elif format_ == "strided":
-        src = some(*dims[:-1], 2 * dims[-1])[..., ::2]
-    running = (None, None) if training else (some(channels), some(channels) ** 2 + 0.5)
-    arguments = [src, some(channels), some(channels), src_1]
+        src = normal(*dims[:-1], 2 * dims[-1])[..., ::2]
+    running = (None, None) if training else (normal(channels), normal(channels) ** 2 + 0.5)
+    arguments = [src, normal(channels), normal(channels), src_1]
     for kept in ((0, 1, 2, 3), (0,), (0, 2), (0, 1)):
         taken = [a.detach().requires_grad_() for i, a in enumerate(arguments) if i in kept]
 
@@ -148,7 +147,7 @@ MOVED = {
 @pytest.mark.parametrize("hook", MOVED.values(), ids=MOVED)
 def test_saved_tensors_whose_axes_move_in_memory(hook, layer, kind, added):
     made = layer(3, relu=True)
-    arguments = some(3, 4, 3, 5, 6).contiguous(memory_format=torch.channels_last_3d)
+    arguments = normal(3, 4, 3, 5, 6).contiguous(memory_format=torch.channels_last_3d)
     src, src_1, diff = (a.contiguous(memory_format=torch.channels_last) for a in arguments)
     src, others = src.as_subclass(kind).requires_grad_(), [src_1.requires_grad_()] * added
     taken = [src, *others, *made.parameters()]
@@ -170,7 +169,7 @@ def test_saved_tensors_whose_axes_move_in_memory(hook, layer, kind, added):
 
 
 def test_what_has_no_derivative():
-    x = some(4, 2, requires_grad=True)
+    x = normal(4, 2, requires_grad=True)
     first = torch.autograd.grad(
         (batch_norm(x, None, None, training=True) ** 3).sum(), x, create_graph=True
     )[0]
@@ -193,18 +192,18 @@ def test_what_has_no_derivative():
 def test_compile(backend):
     net = nn.Sequential(*list(convert(small_net()))[:6])
     net[1].relu = True
-    other = copy.deepcopy(net)
+    copied = copy.deepcopy(net)
     x = torch.randn(2, 3, 8, 8)
-    compiled = torch.compile(other, fullgraph=True, backend=backend)
+    compiled = torch.compile(copied, fullgraph=True, backend=backend)
     for mode in (True, False):
-        net.train(mode), other.train(mode)
+        net.train(mode), copied.train(mode)
         for _ in range(2):
             a, b = net(x), compiled(x)
             (a**3).mean().backward(), (b**3).mean().backward()
             torch.testing.assert_close(b, a)
-    for a, b in zip(net.parameters(), other.parameters(), strict=True):
+    for a, b in zip(net.parameters(), copied.parameters(), strict=True):
         torch.testing.assert_close(b.grad, a.grad)
-    for a, b in zip(net.buffers(), other.buffers(), strict=True):
+    for a, b in zip(net.buffers(), copied.buffers(), strict=True):
         torch.testing.assert_close(b, a)
 
 
@@ -240,6 +239,13 @@ class Fused(nn.Module):
         return self.of_second(self.second(self.of_first(self.first(x))), x)
 
 
+def pickled(net):
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
 def called(layer, *_):
     layer.calls = getattr(layer, "calls", 0) + 1
 
@@ -253,17 +259,14 @@ def test_fused_layers_back_and_forth(rank, make):
     net, x = Fused(make, rank), torch.randn(5, 3, *[4] * rank)
     steps(net, 2, x)
     net.of_first.register_forward_hook(called)
-    names, twin, parts = list(net.state_dict()), copy.deepcopy(net), [*net.parameters()]
+    names, twin, parts = list(net.state_dict()), pickled(net), [*net.parameters()]
     assert convert(net, back=True) is net
     assert list(net.state_dict()) == names
     assert all(a is b for a, b in zip(net.parameters(), parts, strict=True))
     assert not {OP.batch_norm.default} & {n.target for n in make_fx(net)(x).graph.nodes}
     if make is not SyncBatchNorm:
         assert isinstance(net.of_first, getattr(nn, f"BatchNorm{rank}d"))
-    file = io.BytesIO()
-    torch.save(net, file)
-    file.seek(0)
-    for each in (net, copy.deepcopy(net), torch.load(file, weights_only=False)):
+    for each in (net, copy.deepcopy(net), pickled(net)):
         each.load_state_dict(twin.state_dict())
         each.of_first.calls = 0
         for a, b in zip(steps(each, 2, x), steps(copy.deepcopy(twin), 2, x), strict=True):
@@ -307,9 +310,9 @@ def test_sync_layers_go_back_to_layers_that_train_alone():
     for shape in ((5, 3), (5, 3, 2), (5, 3, 2, 2, 2, 2)):
         assert net[2](torch.randn(shape)).shape == shape
     assert [type(each) for each in convert(net)] == [BatchNorm2d, BatchNorm2d, SyncBatchNorm]
-    theirs = nn.Sequential(nn.SyncBatchNorm(3, process_group="some"))
-    assert type(convert(theirs)[0]) is SyncBatchNorm
-    alone = convert(theirs, back=True)
+    net = nn.Sequential(nn.SyncBatchNorm(3, process_group="some"))
+    assert type(convert(net)[0]) is SyncBatchNorm
+    alone = convert(net, back=True)
     assert_same(steps(alone, 3, x)[:3], steps(nn.Sequential(nn.BatchNorm2d(3)), 3, x)[:3])
     assert type(nn.SyncBatchNorm.convert_sync_batchnorm(alone)[0]) is nn.SyncBatchNorm
 
@@ -317,14 +320,14 @@ def test_sync_layers_go_back_to_layers_that_train_alone():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("options", OPTIONS)
 def test_options_are_torchs(options, dtype):
-    ours, theirs = BatchNorm2d(3, dtype=dtype, **options), nn.BatchNorm2d(3, dtype=dtype, **options)
-    theirs.load_state_dict(ours.state_dict())
+    made, right = BatchNorm2d(3, dtype=dtype, **options), nn.BatchNorm2d(3, dtype=dtype, **options)
+    right.load_state_dict(made.state_dict())
     bound = {"rtol": 4 * torch.finfo(dtype).eps, "atol": 16 * torch.finfo(dtype).eps}
     for memory_format in (torch.contiguous_format, torch.channels_last):
         for training in (True, True, False):
             x = torch.randn(4, 3, 5, 2, dtype=dtype).to(memory_format=memory_format)
             results = []
-            for layer in (ours.train(training), theirs.train(training)):
+            for layer in (made.train(training), right.train(training)):
                 leaf = x.clone().requires_grad_()
                 result = layer(leaf)
                 result.backward(x)
@@ -333,15 +336,13 @@ def test_options_are_torchs(options, dtype):
             for a, b in zip(*results, strict=True):
                 assert a.stride() == b.stride()
                 torch.testing.assert_close(a, b, **bound)
-    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+    for a, b in zip(made.parameters(), right.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=bound["rtol"] * 8, atol=bound["atol"] * 8)
 
 
-CHANGES = {
-    "track_running_stats": False, "momentum": 0.5, "no momentum": None, "eps": 0.5,
-    "affine": False, "num_features": 7, "weight": None, "bias": None, "num_batches_tracked": None,
-    "training": False, "running": None,
-}  # fmt: skip
+CHANGES = {"eps": 0.5, "num_features": 7, "momentum": 0.5}
+CHANGES |= dict.fromkeys(["track_running_stats", "affine", "training"], False)
+CHANGES |= dict.fromkeys(["no momentum", "weight", "bias", "num_batches_tracked", "running"])
 
 
 @pytest.mark.parametrize("changed", CHANGES)
@@ -367,25 +368,25 @@ def test_attributes_may_change(make, options, changed):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
-EMPTY = [(BatchNorm1d, (0, 3)), (BatchNorm1d, (0, 3, 4)), (BatchNorm2d, (0, 3, 4, 4)),
-         (BatchNorm2d, (2, 3, 0, 4)), (BatchNorm3d, (0, 3, 2, 2, 2)), (SyncBatchNorm, (0, 3)),
-         (SyncBatchNorm, (0, 3, 4, 4))]  # fmt: skip
+EMPTY = [(BatchNorm1d, (0, 3)), (BatchNorm1d, (0, 3, 4)), (BatchNorm2d, (0, 3, 4, 4))]
+EMPTY += [(BatchNorm2d, (2, 3, 0, 4)), (BatchNorm3d, (0, 3, 2, 2, 2))]
+EMPTY += [(SyncBatchNorm, (0, 3)), (SyncBatchNorm, (0, 3, 4, 4))]
 
 
 @modes
 @relus
 @pytest.mark.parametrize(("make", "shape"), EMPTY)
 def test_empty_batches_are_taken_as_by_torch(make, shape, relu, training):
-    ours = make(3, relu=relu).train(training)
-    theirs = copy.deepcopy(convert(make(3), back=True)).train(training)
+    made = make(3, relu=relu).train(training)
+    right = copy.deepcopy(convert(make(3), back=True)).train(training)
     results = []
-    for layer in (ours, theirs):
+    for layer in (made, right):
         x = torch.randn(shape, requires_grad=True)
         result = layer(x)
         result.sum().backward()
         results.append([result, x.grad, layer.weight.grad, layer.bias.grad, *layer.buffers()])
     assert_same(*results)
-    assert ours.num_batches_tracked == training
+    assert made.num_batches_tracked == training
 
 
 def negated(*shape):
@@ -634,7 +635,7 @@ def test_the_same_bits_in_any_floating_point_mode(mode):
     weight = (torch.rand(7) * scales.flip(0)).requires_grad_()
     start = torch.stack((scales, scales.roll(2)))
 
-    def found():
+    def derivatives():
         results = []
         for training in (True, False):
             arguments = *start.clone(), weight, None, training
@@ -647,10 +648,10 @@ def test_the_same_bits_in_any_floating_point_mode(mode):
             results += [*(layer(x) for _ in range(3)), layer.running_mean, layer.running_var]
         return results
 
-    right = found()
+    right = derivatives()
     enter, options, _ = MODES[mode]
     with enter(options):
-        again = found()
+        again = derivatives()
     for a, b in zip(again, right, strict=True):
         assert a.detach().numpy().tobytes() == b.detach().numpy().tobytes()
 
@@ -674,33 +675,14 @@ def test_what_traces_without_a_compiler_finds_the_operators():
     assert_same(twin.buffers(), made.buffers())
 
 
-def test_saving_and_copying():
-    """Pickled and copied layers train on like the original."""
-    net = convert(small_net())
-    net[1].relu = True
-    file = io.BytesIO()
-    torch.save(net, file)
-    file.seek(0)
-    twins = [torch.load(file, weights_only=False), copy.deepcopy(net)]
-    x = torch.randn(6, 3, 8, 8)
-    right = steps(net, 2, x)
-    for twin in twins:
-        assert_same(steps(twin, 2, x), right)
-
-
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("way", ["reentrant", "first", "not", "subclass", "nested", "selective"])
 def test_checkpoints_count_as_with_torch(way, momentum, sync):
     """Each recomputed layer counts its batch twice, the last layer too."""
     x = torch.randn(8, 3, requires_grad=True)
-    theirs = nn.Sequential(
-        nn.Linear(3, 4),
-        nn.BatchNorm1d(4, momentum=momentum),
-        nn.ReLU(),
-        nn.Linear(4, 4),
-        nn.BatchNorm1d(4, momentum=momentum),
-    )
+    first, last = (nn.BatchNorm1d(4, momentum=momentum) for _ in range(2))
+    plain = nn.Sequential(nn.Linear(3, 4), first, nn.ReLU(), nn.Linear(4, 4), last)
     change = SyncBatchNorm.convert_sync_batchnorm if sync else convert
     run = functools.partial(checkpoints.checkpoint, use_reentrant=way == "reentrant")
     if way == "selective":
@@ -708,7 +690,7 @@ def test_checkpoints_count_as_with_torch(way, momentum, sync):
         create = checkpoints.create_selective_checkpoint_contexts
         run = functools.partial(run, context_fn=functools.partial(create, policy))
     results = []
-    for net in (theirs, change(copy.deepcopy(theirs))):
+    for net in (plain, change(copy.deepcopy(plain))):
         if way == "first":
             result = net[2:](run(net[:2], x))
         elif way == "nested":
@@ -751,10 +733,10 @@ def on_gloo(tmp_path, size, case):
 
 def test_sync_without_processes():
     """Bits do not depend on the memory format; results are nearly those of torch's batch norm."""
-    ours, theirs = SyncBatchNorm(3), nn.BatchNorm2d(3)
+    made, right = SyncBatchNorm(3), nn.BatchNorm2d(3)
     x = torch.randn(5, 3, 4, 4)
-    first = ours(x)
-    assert_same([ours(x.contiguous(memory_format=torch.channels_last))], [first])
+    first = made(x)
+    assert_same([made(x.contiguous(memory_format=torch.channels_last))], [first])
     many = torch.randn(9, 3, 8, 8) * 10 ** torch.linspace(-4, 4, 8)  # plain sums would differ
     results = []
     for layout in (torch.contiguous_format, torch.channels_last):
@@ -763,10 +745,10 @@ def test_sync_without_processes():
         results.append(torch.autograd.grad(dst, leaf, many.contiguous(memory_format=layout)))
     assert_same(*results)
     for _ in range(2):
-        torch.testing.assert_close(first, theirs(x))
-    for a, b in zip(ours.buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(first, right(x))
+    for a, b in zip(made.buffers(), right.buffers(), strict=True):
         torch.testing.assert_close(a, b)
-    torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
+    torch.testing.assert_close(made.eval()(x), right.eval()(x))
     net = SyncBatchNorm.convert_sync_batchnorm(small_net(), process_group="some")
     assert [type(net[i]) for i in (1, 4, 7)] == [SyncBatchNorm] * 3
     assert net[1].process_group == "some"
@@ -807,10 +789,10 @@ def test_processes_in_different_calls_all_get_an_error(tmp_path):
         "dtype": "batch_norm of 3 channels, torch.float64, eps=1e-05",
         "backward": "batch_norm_backward of 3 channels, torch.float32, eps=1e-05",
     }
-    theirs = "batch_norm of 3 channels, torch.float32, eps=1e-05"
+    usual = "batch_norm of 3 channels, torch.float32, eps=1e-05"
     assert results == {
         f"{rank} {broken}": "batch_norm: expected the same function, channels, dtype and eps in "
-        f"all processes of the group, got {own[broken] if rank == 1 else theirs} in process {rank} "
+        f"all processes of the group, got {own[broken] if rank == 1 else usual} in process {rank} "
         "and others in another"
         for broken in own
         for rank in range(3)

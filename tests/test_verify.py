@@ -75,7 +75,7 @@ def test_the_command_passes(capsys, monkeypatch):
 CHANGES = {
     "wrong": lambda results: results.update({"float32 training": "0"}),
     "missing": lambda results: results.popitem(),
-    "unknown": lambda results: results.update(more="0"),
+    "unknown": lambda results: results.update(extra="0"),
     "none": dict.clear,
 }
 

@@ -172,7 +172,7 @@ cdef bn_box box_of(box) except *:
     return b
 
 
-def run_sum_kernel(isa, dtype, name, str how, boxes, const unsigned char[:, ::1] coefs,
+def run_sum_kernel(isa, dtype, name, str form, boxes, const unsigned char[:, ::1] coefs,
                    int64_t stride, double[:, ::1] planes, double[:, ::1] group):
     """Run a formula's kernel that sums "columns", "short runs" or "long runs".
 
@@ -183,7 +183,7 @@ def run_sum_kernel(isa, dtype, name, str how, boxes, const unsigned char[:, ::1]
     """
     cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
     cdef formula f = formula_of(name)
-    cdef bint columns = how == "columns"
+    cdef bint columns = form == "columns"
     cdef bn_sum_kernel *kernel = (
         kernels.sum[f.base][f.gate] if columns else kernels.sum_runs[f.base][f.gate]
     )
@@ -193,7 +193,7 @@ def run_sum_kernel(isa, dtype, name, str how, boxes, const unsigned char[:, ::1]
     cdef int n = len(boxes)
     for i in range(n):
         box[i] = box_of(boxes[i])
-        box[i].folded = how == "long runs"
+        box[i].folded = form == "long runs"
     kernel(box, n, &c, &sums)
 
 

@@ -54,9 +54,8 @@ def diff_src_1(x: Any, c: Any) -> dict[str, Array]:
 
 
 #: diff_dst as it passes each gate.
-GATES: dict[str, Callable[[Any, Any], Array]] = {
-    "": lambda x, c: x.diff_dst, ", relu": behind_relu, ", gated": behind_gate,
-}  # fmt: skip
+GATES: dict[str, Callable[[Any, Any], Array]] = {"": lambda x, c: x.diff_dst}
+GATES |= {", relu": behind_relu, ", gated": behind_gate}
 
 
 def with_gates(name: str, formula: Callable[[Array, Any, Any], Any]) -> dict[str, Any]:

@@ -103,12 +103,9 @@ def run_sum(isa: str, formula: str, case: Case, operands: Mapping[str, Any], row
     """Sum (repeats x rows, columns) views of memory; sums go to the case's own array."""
     coefs = np.ascontiguousarray(case.coefs)
     all_rows, columns = operands[OPERANDS[0]].shape
-    compiled.run_sum_kernel(
-        isa, case.dtype.name, formula, "columns",
-        [_box(operands, 0, (1, rows, 0), rows, all_rows // rows, 1, columns)],
-        coefs.view(np.uint8), coefs.shape[1], case.planes,
-        np.full_like(case.planes, np.nan),
-    )  # fmt: skip
+    boxes = [_box(operands, 0, (1, rows, 0), rows, all_rows // rows, 1, columns)]
+    arrays = coefs.view(np.uint8), coefs.shape[1], case.planes, np.full_like(case.planes, np.nan)
+    compiled.run_sum_kernel(isa, case.dtype.name, formula, "columns", boxes, *arrays)
 
 
 def run_runs(
@@ -126,12 +123,14 @@ def run_runs(
     step = parts[0][0]
     starts = [0, step * parts[0][1]]
     per_channel = step * sum(repeats for _, repeats in parts)
-    compiled.run_sum_kernel(
-        isa, case.dtype.name, formula, "long runs" if folded else "short runs",
-        [_box(operands, start, (1, step, per_channel), rows, repeats, channels, columns)
-         for start, (rows, repeats) in zip(starts, parts, strict=False)],
-        np.ascontiguousarray(case.coefs[:, :channels]).view(np.uint8), channels, planes, None,
-    )  # fmt: skip
+    boxes = [
+        _box(operands, start, (1, step, per_channel), rows, repeats, channels, columns)
+        for start, (rows, repeats) in zip(starts, parts, strict=False)
+    ]
+    coefs = np.ascontiguousarray(case.coefs[:, :channels]).view(np.uint8)
+    form = "long runs" if folded else "short runs"
+    arrays = coefs, channels, planes, None
+    compiled.run_sum_kernel(isa, case.dtype.name, formula, form, boxes, *arrays)
 
 
 @dataclass(frozen=True)
@@ -180,12 +179,10 @@ def run_write(
     abreast = ABREAST if span.abreast else 1
     repeats = rows // abreast // span.channels
     coefs, period = _laid_out(span, case.dtype, case.coefs)
-    compiled.run_write_kernel(
-        isa, case.dtype.name, formula,
-        _box(operands, 0, (1, span.channels * abreast, 1), abreast, repeats, span.channels, columns,
-             span.nontemporal),
-        placed(coefs).view(np.uint8), coefs.shape[1], period, span.period is None,
-    )  # fmt: skip
+    sizes = abreast, repeats, span.channels, columns, span.nontemporal
+    box = _box(operands, 0, (1, span.channels * abreast, 1), *sizes)
+    arrays = placed(coefs).view(np.uint8), coefs.shape[1], period, span.period is None
+    compiled.run_write_kernel(isa, case.dtype.name, formula, box, *arrays)
 
 
 def run_relu_mask(isa: str, dtype: Dtype, elements: Array) -> Array:

@@ -105,8 +105,8 @@ class Case:
                 values = of_some_kind(rng, getattr(p, n), axis).astype(p.src.dtype)
             self.tensors[n], self.read[n] = anyhow(rng, values, order)
         if rng.random() < 0.2:
-            some = getattr(p, rng.choice(["mean", "variance", "gamma"]))
-            some[rng.integers(len(some))] = rng.choice([0, np.inf, np.nan])
+            special = getattr(p, rng.choice(["mean", "variance", "gamma"]))
+            special[rng.integers(len(special))] = rng.choice([0, np.inf, np.nan])
         self.plain, self.p = p, copy.copy(p)
         for n, a in {**vars(p)}.items():
             if isinstance(a, np.ndarray) and a.shape == p.mean.shape and n != "workspace":

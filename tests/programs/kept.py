@@ -55,11 +55,11 @@ def child():
     kept = _core.kept_bytes()
 
     def overwrite():
-        ours = _core.kept_bytes()
+        kept_here = _core.kept_bytes()
         a = result()
         a[...] = -1
         alive[...] = -2
-        return ours == 0
+        return kept_here == 0
 
     return (
         kept > 0

@@ -111,10 +111,8 @@ def by_garbage():
         collected_meanwhile(lambda array=array, change=change: change(array), call, after)
 
 
-USES = [
-    lambda s: s.count, lambda s: s.mean, lambda s: s == s, pickle.dumps,
-    lambda s: operator.add(s, s), str,
-]  # fmt: skip
+USES = [operator.attrgetter("count"), operator.attrgetter("mean"), pickle.dumps, str]
+USES += [lambda s: s == s, lambda s: s + s]
 
 
 def by_garbage_in_sums():

@@ -20,13 +20,12 @@ sys.path += [str(Path(__file__).parent.parent / "shared"), str(Path(__file__).pa
 import members
 import refusals
 import test_refused
-from cases import DATA_DTYPES, placed
+from cases import DATA_DTYPES, placed, shapes
 
 library = ctypes.CDLL(None)
 library.fail_after.argtypes = [ctypes.c_long]
 library.blocks_held.restype = ctypes.c_long
-SHAPES = [((6, 5), "NXC"), ((300, 40), "NXC"), ((3, 4, 50), "NCX"), ((9, 3, 900), "NCX"),
-          ((0, 5), "NXC"), ((2, 5, 0), "NCX")]  # fmt: skip
+SHAPES = [*shapes("6x5 300x40 0x5", "NXC"), *shapes("3x4x50 9x3x900 2x5x0", "NCX")]
 MOST = 2000
 #: A leak keeps a block in each of CALLS calls, in each of ROUNDS rounds. The interpreter's own
 #: caches keep some too, but only until they are full.

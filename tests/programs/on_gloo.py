@@ -77,8 +77,8 @@ def shares(rank, size):
         right = step(lambda x, x1: (alone(x) + x1).relu(), range(SAMPLES), torch.float64)
         results = step(shared, mine, torch.float64)
         torch.testing.assert_close(results, tuple(tensor[mine] for tensor in right))
-    for ours, theirs in zip(whole.parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad * size, theirs.grad)
+    for parameter, expected in zip(whole.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad * size, expected.grad)
     torch.testing.assert_close([*whole.buffers()], [*alone.buffers()])
     for mode in (True, False):
         summed = layer(torch.float64, whole_gradients=True).train(mode)
@@ -86,8 +86,8 @@ def shares(rank, size):
         alone.load_state_dict(summed.state_dict())
         step(lambda x, x1: (alone(x) + x1).relu(), range(SAMPLES), torch.float64)
         step(summed, mine, torch.float64)
-        for ours, theirs in zip(summed.parameters(), alone.parameters(), strict=True):
-            torch.testing.assert_close(ours.grad, theirs.grad)
+        for parameter, expected in zip(summed.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(parameter.grad, expected.grad)
     print("shares\n", end="", flush=True)
 
 

@@ -39,8 +39,8 @@ def pools():
     import threadpoolctl
 
     known = [p["filepath"] for p in threadpoolctl.threadpool_info() if p["user_api"] == "openmp"]
-    ours = bn_ext.show_config(mode="dicts")["openmp_libraries"]
-    return [sorted({os.path.realpath(path) for path in paths}) for paths in (known, ours)]
+    reported = bn_ext.show_config(mode="dicts")["openmp_libraries"]
+    return [sorted({os.path.realpath(path) for path in paths}) for paths in (known, reported)]
 
 
 def of_a_forkserver():
@@ -72,12 +72,11 @@ def fewer():
         src, diff_dst = rng.standard_normal((2, *shape), np.float32)
         v = np.ones(shape[1], np.float32)
         results = []
+        arguments = src, diff_dst, v, v
         for k in (1, 4):
             for training in (True, False):
-                grads = bn_ext.batch_norm_backward(
-                    src, diff_dst, v, v, epsilon=0.5, data_format="NCX", is_training=training,
-                    num_threads=k,
-                )  # fmt: skip
+                options = {"data_format": "NCX", "is_training": training, "num_threads": k}
+                grads = bn_ext.batch_norm_backward(*arguments, epsilon=0.5, **options)
                 results.append([a.tobytes() for a in grads])
         assert results[:2] == results[2:]
         most = max(most, _core.last_call()["threads"])
@@ -103,10 +102,8 @@ def started():
     counts = {}
     for shape, data_format in (((9000, 60), "NXC"), ((60, 40, 200), "NCX")):
         p = problem(np.random.default_rng(0), shape, data_format)
-        laid_out = {
-            "dense": p, "gaps": laid(p, lambda a: placed(a, "gaps")),
-            "order": laid(p, lambda a: placed(a, "spread", order=range(a.ndim)[::-1])),
-        }  # fmt: skip
+        laid_out = {"dense": p, "gaps": laid(p, lambda a: placed(a, "gaps"))}
+        laid_out["order"] = laid(p, lambda a: placed(a, "spread", order=range(a.ndim)[::-1]))
         for memory, q in laid_out.items():
             asked = (calls(q, data_format=data_format, num_threads=k) for k in (1, 3))
             for number, pair in enumerate(zip(*asked, strict=True)):
@@ -145,13 +142,13 @@ def pool_in_another_mode():
     dy, v = np.full((300_000, 8), 1e-40, np.float32), np.ones(8, np.float32)
     results = []
     for training in (True, False):
-        one, four = (
+        single, four = (
             bn_ext.batch_norm_backward(
                 dy, dy, v, v, epsilon=0, is_training=training, num_threads=k
             ).diff_src.tobytes()
             for k in (1, 4)
         )
-        results.append((one == four, any(one), _core.last_call()["threads"]))
+        results.append((single == four, any(single), _core.last_call()["threads"]))
     modes = {}
     region(4, lambda: modes.update({threading.get_ident(): fp_mode_in_effect()}))
     mode = modes.pop(threading.get_ident())

@@ -49,6 +49,12 @@ def all_bits(grads):
     return [None if a is None else (a.dtype, a.shape, bits(a)) for a in grads]
 
 
+def shapes(text, data_format=None):
+    """Shapes such as "6x5 2x3x4", or such pairs as ((6, 5), data_format)."""
+    dims = [tuple(map(int, word.split("x"))) for word in text.split()]
+    return [(shape, data_format) for shape in dims] if data_format else dims
+
+
 def shape(n, c, x, data_format):
     return (n, x, c) if data_format == "NXC" else (n, c, x)
 

@@ -81,21 +81,21 @@ def gradient(x, dy, mean, variance, gamma, epsilon):
 def far_from_0(rng, name):
     """(elements, channels): deviations far below the mean, or none; some sums overflow doubles."""
     n = 1000
-    one = np.ones(n)
+    ones = np.ones(n)
     columns = [
         rng.standard_normal(n) + 2.0 ** {"float64": 50, "float32": 22}.get(name, 6),
-        1 + one.cumsum() % 2 * 2.0 ** -{"float64": 52, "float32": 23, "float16": 10}.get(name, 7),
-        np.where(one.cumsum() == 7, 0.1 * (1 + 2.0**-9), 0.1),
-        *(c * one for c in (0.1, 1 / 3, -np.pi, 1763e3, 5e-324 * 7)),
+        1 + ones.cumsum() % 2 * 2.0 ** -{"float64": 52, "float32": 23, "float16": 10}.get(name, 7),
+        np.where(ones.cumsum() == 7, 0.1 * (1 + 2.0**-9), 0.1),
+        *(c * ones for c in (0.1, 1 / 3, -np.pi, 1763e3, 5e-324 * 7)),
     ]
     if name == "float64":
         columns += [
             1.7e9 + rng.random(n),  # seconds since 1970
             1e14 + rng.standard_normal(n) / 100,
-            1.763e18 + 256 * one,
-            1e306 * one,
-            1.7e308 * one,
-            np.finfo(float).max * one,
+            1.763e18 + 256 * ones,
+            1e306 * ones,
+            1.7e308 * ones,
+            np.finfo(float).max * ones,
             1e306 + 1e151 * rng.standard_normal(n),
         ]
     with np.errstate(all="ignore"):

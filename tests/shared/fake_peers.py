@@ -11,7 +11,7 @@ def twice(problem):
     return lambda: (call(), call())
 
 
-def other(problem):
+def adding(problem):
     """Does not call bn_ext."""
     return lambda: sum(range(len(problem.sizes)))
 
@@ -32,4 +32,4 @@ def nothing(problem):
     return None
 
 
-FAKE = {each.__name__: each for each in (twice, other, absent, refusing, ending, nothing)}
+FAKE = {each.__name__: each for each in (twice, adding, absent, refusing, ending, nothing)}

@@ -72,8 +72,8 @@ def by_channel(array, form):
 
 
 #: Kinds of a channel's elements.
-KINDS = ["normal", "magnitudes", "ordered", "one large", "alternating", "cancelling", "alike",
-         "swallowed", "mask"]  # fmt: skip
+KINDS = ["normal", "magnitudes", "ordered", "one large", "alternating", "cancelling", "alike"]
+KINDS += ["swallowed", "mask"]
 
 
 def elements(rng, kind, m, span):
@@ -318,22 +318,22 @@ def mutated(rng, p):
         for a in (arrays[name] for name in TENSORS):
             for _ in range(rng.integers(1, 4)):
                 at = np.where(rng.random(c) < 0.3, 0, rng.integers(0, m, c))
-                some = rng.random(c) < 0.5
-                a[rows[some], at[some]] = nudged(rng, a[rows[some], at[some]])
-                some = rng.random(c) < 0.1
-                a[rows[some], at[some]] *= rng.choice([-1, 0, 0.5, 2], some.sum()).astype(a.dtype)
-                some = rng.random(c) < 0.1
-                a[rows[some], at[some]] = a[rows[some], at[some] - 1]
+                hit = rng.random(c) < 0.5
+                a[rows[hit], at[hit]] = nudged(rng, a[rows[hit], at[hit]])
+                hit = rng.random(c) < 0.1
+                a[rows[hit], at[hit]] *= rng.choice([-1, 0, 0.5, 2], hit.sum()).astype(a.dtype)
+                hit = rng.random(c) < 0.1
+                a[rows[hit], at[hit]] = a[rows[hit], at[hit] - 1]
             for channel in np.flatnonzero(rng.random(c) < 0.1):  # equal elements stay equal
                 equal = a[channel] == a[channel, rng.integers(m)]
                 a[channel, equal] = nudged(rng, a[channel, equal][:1])
-            some = rng.random(c) < 0.03
-            a[some] *= a.dtype.type(2.0) ** rng.choice([-1, 1])
+            hit = rng.random(c) < 0.03
+            a[hit] *= a.dtype.type(2.0) ** rng.choice([-1, 1])
         for v in (arrays[name] for name in VECTORS):
-            some = rng.random(c) < 0.3
-            v[some] = nudged(rng, v[some])
-            some = rng.random(c) < 0.1
-            v[some] *= np.exp2(rng.normal(0, 0.3, some.sum())).astype(v.dtype)
+            hit = rng.random(c) < 0.3
+            v[hit] = nudged(rng, v[hit])
+            hit = rng.random(c) < 0.1
+            v[hit] *= np.exp2(rng.normal(0, 0.3, hit.sum())).astype(v.dtype)
         arrays["variance"] = abs(arrays["variance"])
         for a in arrays.values():
             finite = np.isfinite(a.astype(np.float64))

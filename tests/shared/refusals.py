@@ -60,6 +60,12 @@ def four(p, **changed):
     }
 
 
+def read_only(a):
+    a = a.copy()
+    a.flags.writeable = False
+    return a
+
+
 def arrays_in(values):
     """All arrays in arguments, as they are, and the memory that they are views of."""
     for value in values:

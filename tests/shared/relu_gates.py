@@ -1,15 +1,13 @@
 """Problems with a ReLU, its gate in each form, and what a gated call must give."""
 
 import numpy as np
-from cases import Family, packed, shape
+from cases import Family, packed, shape, shapes
 
 import bn_ext
 
 #: N, C, X: each form of src_c/call/order.c; some numbers of elements are not multiples of 8.
-SIZES = [
-    (1, 1, 1), (3, 5, 1), (300, 7, 1), (40, 200, 1), (9, 130, 3), (37, 6, 49), (2, 3, 47),
-    (9, 3, 143), (9, 3, 150), (70, 2, 300), (1, 3, 1500), (3, 2, 5000), (5, 3, 2049),
-]  # fmt: skip
+SIZES = shapes("1x1x1 3x5x1 300x7x1 40x200x1 9x130x3 37x6x49 2x3x47")
+SIZES += shapes("9x3x143 9x3x150 70x2x300 1x3x1500 3x2x5000 5x3x2049")
 GATES = ["beta", "dst", "workspace"]
 PLAIN = ("src", "diff_dst", "mean", "variance", "gamma")
 

@@ -10,16 +10,20 @@ from cases import EPSILON, Family
 import bn_ext
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
 
+SINGLE = "float32", "float16", "bfloat16"
 #: {module: {dtype of the data: dtypes of the vectors, which must be all alike}}
 TYPES = {
-    onednn_graph: {
-        "float32": ["float32"],
-        "float16": ["float32"],
-        "bfloat16": ["float32", "bfloat16"],
-    },
-    ngraph: {name: [name] for name in ("float32", "float64", "float16", "bfloat16")},
-    tensorflow: {name: ["float32"] for name in ("float32", "float16", "bfloat16")},
+    onednn_graph: {n: ["float32"] for n in SINGLE} | {"bfloat16": ["float32", "bfloat16"]},
+    ngraph: {n: [n] for n in ("float64", *SINGLE)},
+    tensorflow: {n: ["float32"] for n in SINGLE},
 }
+
+
+#: Of specifications' names, those of the general function; other names are the same.
+ROLES = dict.fromkeys(["input", "x", "input_forward"], "src")
+ROLES |= dict.fromkeys(["output_delta", "normalized_delta", "y_backprop"], "diff_dst")
+ROLES |= {"scale": "gamma", "offset": "beta", "reserve_space_1": "mean"}
+ROLES |= dict.fromkeys(["reserve_space_2", "reserve_space_3"], "variance")
 
 
 class Sheet:
@@ -29,10 +33,12 @@ class Sheet:
     """
 
     def __init__(self, operator, data_format, fixed=None, **roles):
-        self.operator, self.data_format, self.roles = operator, data_format, roles
+        self.operator, self.data_format = operator, data_format
         self.fixed = {**(fixed or {}), "epsilon": EPSILON}
         self.parameters = inspect.signature(operator).parameters
-        (self.types,) = [types for module, types in TYPES.items() if self.of(module)]
+        arrays = [n for n, a in self.parameters.items() if a.kind is not a.KEYWORD_ONLY]
+        self.roles = roles = {name: ROLES.get(name, name) for name in arrays} | roles
+        (self.types,) = [types for module, types in TYPES.items() if self.is_of(module)]
         self.data = [name for name, role in roles.items() if role in ("src", "diff_dst")]
         #: Not TensorFlow's third reserve space, which may have any shape.
         self.vectors = [n for n in roles if n not in self.data and n != "reserve_space_3"]
@@ -53,7 +59,7 @@ class Sheet:
     def __call__(self, p, carry=lambda array: array, **changed):
         return self.call({**self.arguments(p, carry), **self.fixed, **changed})
 
-    def of(self, module):
+    def is_of(self, module):
         """Is it an operator of this module?"""
         return self.operator.__module__ == module.__name__
 
@@ -61,50 +67,19 @@ class Sheet:
         return name == "reserve_space_3" or self.parameters[name].default is None
 
 
-STATISTICS = {"mean": "mean", "variance": "variance"}
+V3 = tensorflow.fused_batch_norm_v3
 SHEETS = {
-    "onednn_training": Sheet(
-        onednn_graph.batch_norm_forward_training, "NXC",
-        src="src", **STATISTICS, gamma="gamma", beta="beta",
-    ),
-    "onednn_inference": Sheet(
-        onednn_graph.batch_norm_inference, "NXC",
-        src="src", gamma="gamma", beta="beta", **STATISTICS,
-    ),
-    "onednn_backprop": Sheet(
-        onednn_graph.batch_norm_training_backprop, "NXC",
-        input_forward="src", output_delta="diff_dst", **STATISTICS, gamma="gamma",
-    ),
-    "onednn_backward": Sheet(
-        onednn_graph.batch_norm_training_backward, "NXC",
-        src="src", diff_dst="diff_dst", **STATISTICS, gamma="gamma",
-    ),
-    "ngraph_training": Sheet(
-        ngraph.batch_norm_training, "NCX", input="src", gamma="gamma", beta="beta",
-    ),
-    "ngraph_inference": Sheet(
-        ngraph.batch_norm_inference, "NCX",
-        input="src", gamma="gamma", beta="beta", **STATISTICS,
-    ),
-    "ngraph_backprop": Sheet(
-        ngraph.batch_norm_training_backprop, "NCX",
-        input="src", gamma="gamma", beta="gamma", **STATISTICS, normalized_delta="diff_dst",
-    ),
-    **{
-        f"tensorflow_{name}": Sheet(
-            tensorflow.fused_batch_norm_v3, "NXC", options,
-            x="src", scale="gamma", offset="beta", **STATISTICS,
-        )
-        for name, options in (
-            ("training", {"exponential_avg_factor": 0.3}), ("inference", {"is_training": False}),
-        )
-    },
-    "tensorflow_grad": Sheet(
-        tensorflow.fused_batch_norm_grad_v3, "NXC",
-        y_backprop="diff_dst", x="src", scale="gamma", reserve_space_1="mean",
-        reserve_space_2="variance", reserve_space_3="variance",
-    ),
-}  # fmt: skip
+    "onednn_training": Sheet(onednn_graph.batch_norm_forward_training, "NXC"),
+    "onednn_inference": Sheet(onednn_graph.batch_norm_inference, "NXC"),
+    "onednn_backprop": Sheet(onednn_graph.batch_norm_training_backprop, "NXC"),
+    "onednn_backward": Sheet(onednn_graph.batch_norm_training_backward, "NXC"),
+    "ngraph_training": Sheet(ngraph.batch_norm_training, "NCX"),
+    "ngraph_inference": Sheet(ngraph.batch_norm_inference, "NCX"),
+    "ngraph_backprop": Sheet(ngraph.batch_norm_training_backprop, "NCX", beta="gamma"),
+    "tensorflow_training": Sheet(V3, "NXC", {"exponential_avg_factor": 0.3}),
+    "tensorflow_inference": Sheet(V3, "NXC", {"is_training": False}),
+    "tensorflow_grad": Sheet(tensorflow.fused_batch_norm_grad_v3, "NXC"),
+}
 
 
 def forward_of(p, *, is_training=True, factor=1, correction=0, **options):
@@ -116,11 +91,10 @@ def forward_of(p, *, is_training=True, factor=1, correction=0, **options):
         arrays = p.src, p.mean, p.variance, p.gamma, p.beta
         return [bn_ext.batch_norm_inference(*arrays, **options)]
     running = [a.astype(np.float32) for a in (p.mean, p.variance)]
-    dst, *batch = bn_ext.batch_norm_training(
-        p.src, p.gamma, p.beta, running_mean=running[0], running_variance=running[1],
-        exponential_avg_factor=factor, correction=correction,
-        out=(None, np.empty_like(p.mean), np.empty_like(p.mean)), **options,
-    )  # fmt: skip
+    options |= {"running_mean": running[0], "running_variance": running[1]}
+    options |= {"exponential_avg_factor": factor, "correction": correction}
+    out = None, np.empty_like(p.mean), np.empty_like(p.mean)
+    dst, *batch = bn_ext.batch_norm_training(p.src, p.gamma, p.beta, out=out, **options)
     return [dst, *(a.astype(p.mean.dtype) for a in running), *batch]
 
 
