@@ -12,7 +12,6 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from needs import needs_openmp
 from processes import printed, python
 from tree import ROOT
 
@@ -89,7 +88,6 @@ def test_the_reference_lists_what_is_public():
     assert {*with_words} <= {*names}
 
 
-@needs_openmp
 def test_limits_by_threadpoolctl():
     pytest.importorskip("threadpoolctl")
     (block,) = PYCON.findall((ROOT / "docs" / "howto" / "threads.md").read_text())

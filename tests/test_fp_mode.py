@@ -2,7 +2,6 @@
 
 import ctypes
 import pickle
-import sys
 from fractions import Fraction
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 from cases import DATA_DTYPES, all_bits, team_of
 from fp_modes import FP_MODES, MODES, SERIOUS, X86, fp_mode, fp_mode_in_effect, math_library
-from needs import needs_linux, needs_openmp
 from processes import run
 from sheets import SHEETS
 
@@ -51,7 +49,7 @@ def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
     assert teams == {threads}
 
 
-@pytest.mark.skipif(not (X86 and sys.platform == "linux"), reason="x87's control word in fenv_t")
+@pytest.mark.skipif(not X86, reason="x87's control word in fenv_t")
 @pytest.mark.parametrize("word", [0x07F, 0x27F, 0xF7F])
 def test_long_doubles_of_the_judge_have_their_precision(word):
     """Whatever a function leaves in x87's control word, and the word is back afterwards."""
@@ -224,8 +222,6 @@ def test_the_same_in_any_mode(call, data, mode, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@needs_openmp
-@needs_linux
 def test_pool_that_another_made_in_another_mode():
     """Threads keep the mode in which they started, but run our calls in the default mode."""
     results, mode, pool = run("threads", "pool_in_another_mode")

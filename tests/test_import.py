@@ -14,7 +14,6 @@ from processes import printed, printed_by, python, strict
 import bn_ext
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
 def test_import_next_to_a_library_with_such_a_name(tmp_path):
     library = Path(np._core._multiarray_umath.__file__)
     copy = os.path.join(os.fsencode(tmp_path), b"caf\xe9.so")

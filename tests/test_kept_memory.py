@@ -3,7 +3,6 @@
 import mmap
 import pickle
 import re
-import sys
 import tracemalloc
 
 import numpy as np
@@ -116,7 +115,6 @@ def mapped():
     return int(_groups.read("/proc/self/statm").split()[0]) * mmap.PAGESIZE
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_address_space_is_lost():
     """What is new, reused, too much or too long is unmapped as a whole."""
 
@@ -169,7 +167,6 @@ def test_what_is_refused(nbytes, error, text):
 TAKERS = ["a result", "a small result", "vectors", "sums", "exact sums", "memory of a call"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="not every system obeys such limits")
 @pytest.mark.parametrize("taker", [*TAKERS, "bits of a gate", "a result, RLIMIT_AS"])
 def test_what_is_kept_gives_way(taker):
     taker, _, limit = taker.partition(", ")
@@ -205,7 +202,6 @@ def test_tracemalloc_knows():
         tracemalloc.stop()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="forks")
 def test_a_child_keeps_its_own():
     assert run("kept", "child")
 

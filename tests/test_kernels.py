@@ -12,7 +12,6 @@ from pathlib import Path
 
 import guarded
 import pytest
-from needs import needs_linux
 from oracle import running
 from oracle.dtypes import DTYPES as STORED
 from oracle.values import case_of
@@ -78,7 +77,6 @@ def test_no_store_past_the_cache_without_a_fence():
 
 
 @pytest.mark.fast
-@needs_linux
 @pytest.mark.parametrize("data", STORED)
 def test_a_ring_is_not_read_past_its_end(rng, isa, data):
     """The coefficients end right before a page that must not be touched."""

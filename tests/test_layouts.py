@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from cases import DATA_DTYPES, FORMATS, Problem, all_bits, dtype, full_order, placed, team_of
 from members import MEMBERS, problem
-from needs import needs_linux
 
 import bn_ext
 from bn_ext.testing import _formulas as reference
@@ -187,7 +186,6 @@ def strided_views():
             yield (2, n, rows), "NCX", (n * (rows + 1), 1, -n)
 
 
-@needs_linux
 @pytest.mark.parametrize("data", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("at_end", [False, True])
 def test_steps_between_elements(rng, data, at_end):

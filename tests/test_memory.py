@@ -6,7 +6,6 @@ import sysconfig
 
 import numpy as np
 import pytest
-from needs import needs_linux
 from processes import python, python_code
 from tree import PROGRAMS
 
@@ -18,7 +17,6 @@ OTHERS = [(BEST, "4096 4096"), *((isa, "0 0") for isa in bn_ext.available_isas()
 SLOW = [pytest.param(*machine, marks=pytest.mark.slow) for machine in OTHERS]
 
 
-@needs_linux
 @pytest.mark.parametrize(("isa", "caches"), [(BEST, "0 0"), *SLOW])
 def test_guard_pages(isa, caches):
     pytest.importorskip("ml_dtypes")
@@ -27,7 +25,6 @@ def test_guard_pages(isa, caches):
     assert done.stdout.endswith("calls\n")
 
 
-@needs_linux
 def test_the_guards_are_there():
     program = f"""
 import sys
@@ -38,7 +35,6 @@ guarded.Region(1).memory[guarded.PAGE * 2]
     assert python_code(program).returncode < 0  # killed by a signal
 
 
-@needs_linux
 @pytest.mark.skipif(
     bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
     reason="free-threaded Python does not support PYTHONMALLOC=malloc",

@@ -3,11 +3,10 @@
 import itertools
 import os
 import re
-import sys
 
 import numpy as np
 import pytest
-from needs import CPUS, needs_cpus, needs_linux, needs_openmp
+from needs import CPUS, needs_cpus
 from processes import strict
 
 import bn_ext
@@ -54,7 +53,6 @@ SET_BY = [
 ]
 
 
-@needs_openmp
 @needs_cpus
 @pytest.mark.parametrize(("before", "environment", "threads", "because"), SET_BY)
 def test_what_sets_the_number_of_threads(before, environment, threads, because):
@@ -88,7 +86,6 @@ def test_a_cache_that_a_virtual_machine_shares(monkeypatch, cpus, mebibytes, fir
 WAIT = "import bn_ext; print(bn_ext.show_config(mode='dicts')['idle_threads_set_by'])"
 
 
-@needs_openmp
 def test_who_decides_how_idle_threads_wait():
     decides, _, read = strict(WAIT).stdout.strip().partition(" ")
     assert (decides, read in _runtime._SPIN) == ("bn_ext's", True)
@@ -96,7 +93,6 @@ def test_who_decides_how_idle_threads_wait():
         assert strict(WAIT, **{name: value}).stdout.strip() == name
 
 
-@needs_openmp
 def test_how_long_idle_threads_spin_on_llvms_runtime():
     """It reads its variables when it is first asked, not when it is loaded."""
     code = (
@@ -108,7 +104,6 @@ def test_how_long_idle_threads_spin_on_llvms_runtime():
     assert strict(code).stdout.strip() in ("1", "None")
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's /proc")
 def test_libgomp_that_was_loaded_before():
     """Idle threads wait as the environment said when libgomp was loaded; show_config says so."""
     code = (
@@ -174,7 +169,6 @@ def test_memory_that_this_process_may_use(
     assert _runtime._memory(*groups(tmp_path, files, membership)) == memory
 
 
-@needs_linux
 def test_an_eighth_of_the_memory_is_kept():
     memory = _runtime._memory()
     assert 0 < memory <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

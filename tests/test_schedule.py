@@ -5,14 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from cases import Problem, threads_used
-from needs import needs_linux, needs_openmp
 from processes import run
 
 import bn_ext
 from bn_ext import _core
 
 
-@needs_openmp
 @pytest.mark.parametrize(
     ("variable", "value", "most"), [("OMP_THREAD_LIMIT", "2", 2), ("OMP_DYNAMIC", "true", 4)]
 )
@@ -20,20 +18,16 @@ def test_fewer_threads_than_asked_for(variable, value, most):
     assert 1 <= run("threads", "fewer", **{variable: value}) <= most
 
 
-@needs_openmp
-@needs_linux
 def test_inside_another_region():
     """If OpenMP gives callers inside a region no more threads, each does the work of four."""
     assert run("threads", "fewer_within_a_region") == [1, 1]
 
 
-@needs_openmp
 def test_a_million():
     used, tasks = run("threads", "a_million", OMP_STACKSIZE="64k")
     assert used <= 1024 < tasks
 
 
-@needs_openmp
 def test_the_last_call_is_that_of_the_thread_that_asks(rng):
     p, q = Problem(rng, (40_000, 4), "NXC"), Problem(rng, (1, 8), "NXC")
     with ThreadPoolExecutor(1) as pool:
@@ -48,7 +42,6 @@ SERVER = (1 << 20, 32 << 20)
 
 
 @pytest.mark.fast
-@needs_openmp
 @pytest.mark.parametrize(
     ("dims", "threads", "caches", "jointly"),
     [

@@ -18,7 +18,6 @@ from types import SimpleNamespace
 
 import pytest
 from fp_modes import X86
-from needs import needs_linux
 from processes import python
 from tree import ROOT, load
 
@@ -282,7 +281,6 @@ def build(sources, *target, **environment):
     return done.stderr
 
 
-@needs_linux
 @pytest.mark.parametrize("name", ["CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "LDSHARED"])
 def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name):
     compiler = sources.parent / "cc"
@@ -304,7 +302,6 @@ def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name)
         assert {"-O3", "-fno-fast-math"} <= {*from_build}
 
 
-@needs_linux
 @pytest.mark.skipif(not X86, reason="other machines have one level")
 def test_builds_at_once_get_what_they_ask_for(sources):
     asked = ["baseline", "baseline,v3"]
@@ -326,7 +323,6 @@ def test_builds_at_once_get_what_they_ask_for(sources):
         assert {*re.findall(r"-DBN_LEVEL=(\w+)", text)} == {*levels.split(",")}
 
 
-@needs_linux
 def test_editors_learn_the_command_of_every_source(sources):
     build(sources, "--inplace")
     commands = json.loads((sources / "compile_commands.json").read_text())
@@ -344,7 +340,6 @@ def test_editors_learn_the_command_of_every_source(sources):
         assert done.returncode == 0, done.stderr
 
 
-@needs_linux
 def test_other_flags_compile_again_and_the_same_do_not(sources):
     def built(flag):
         build(sources, CFLAGS=flag)
@@ -413,7 +408,6 @@ def test_a_wrong_max_jobs_is_refused(build_c, monkeypatch):
             build_c.jobs()
 
 
-@needs_linux
 @pytest.mark.parametrize("name", ["ENOSYS", "ENOLCK", "EOPNOTSUPP", "EBADF"])
 def test_a_file_system_without_locks(build_c, monkeypatch, tmp_path, name):
     import fcntl

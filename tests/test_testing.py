@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cases import DATA_DTYPES, FORMATS, SHORT
 from command_line import run as command
-from needs import needs_linux, needs_long_double
+from needs import needs_long_double
 from processes import python
 from remembered import CASES, _remembered, case_of, is_wrong  # noqa: F401
 from sheets import WithDLPack
@@ -894,7 +894,7 @@ COMMANDS = [
     ("my_kernels.py:slow", "--timeout 3", 1,
      r"without gamma, float32 +function +did not return within 3 s\n1 crashed, \d right\n$"),
     pytest.param(
-        "my_kernels.py:signalled", "", 1, r"crashed .signal \d+.\n", marks=needs_linux),
+        "my_kernels.py:signalled", "", 1, r"crashed .signal \d+.\n"),
     ("my_place:f", "", 1, "raised TypeError"),
     ("my_end:f", "", 2, "crashed .exit status 1. before the first call"),
     ("my_exit:f", "", 2, "^bn-ext check: my_exit:f: cannot be imported .SystemExit: 0.\n$"),
@@ -964,7 +964,6 @@ def test_every_recipe_is_a_case_of_some_operation():
     assert {name.rpartition(",")[0] for name in names} == {*RECIPES}
 
 
-@needs_linux
 @pytest.mark.usefixtures("modules")
 def test_processes_that_a_function_has_started_end_with_it(capfd, monkeypatch):
     """One that lives holds the pipe open, so that no end of it is seen."""

@@ -10,7 +10,6 @@ import pytest
 from command_line import run
 from exact_sums import STATES, integer_of, units_of
 from fp_modes import FP_MODES, X86, fp_mode, math_library
-from needs import needs_linux
 
 import bn_ext
 from bn_ext._cli import verify
@@ -100,7 +99,6 @@ def test_a_changed_floating_point_mode_is_found(capsys, name):
     assert ("become 0" in out) == (name == "flush")
 
 
-@needs_linux
 @pytest.mark.skipif(not X86, reason="other machines have no x87")
 def test_a_changed_precision_of_long_doubles_is_found():
     libm, env, changed = math_library(), *(ctypes.create_string_buffer(64) for _ in range(2))

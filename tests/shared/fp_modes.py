@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import platform
-import sys
 import warnings
 
 import numpy as np
@@ -17,29 +16,26 @@ FP_MODES = {
     "down": (0x2000, 0x800000),
     "zero": (0x6000, 0xC00000),
 }
-# Byte offset of MXCSR or FPCR in fenv_t of glibc and musl, and of Apple.
-FENV_AT = {"linux": 28 if X86 else 0, "darwin": 4 if X86 else 8}.get(sys.platform)
-if FENV_AT is None:
-    FP_MODES = {"default": FP_MODES["default"]}
+# Byte offset of MXCSR or FPCR in fenv_t of glibc and musl.
+FENV_AT = 28 if X86 else 0
 # FE_INVALID, FE_DIVBYZERO and FE_OVERFLOW.
-SERIOUS = 0b11100 if sys.platform == "win32" else 0b1101 if X86 else 0b111
+SERIOUS = 0b1101 if X86 else 0b111
 
 
 def math_library():
-    return ctypes.CDLL("ucrtbase" if sys.platform == "win32" else None)
+    return ctypes.CDLL(None)
 
 
 @contextlib.contextmanager
 def fp_mode(name):
-    """Run in this mode, where we know how to set it."""
+    """Run in this mode."""
     libm = math_library()
     env, changed = ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)
     libm.fegetenv(env)
     libm.fegetenv(changed)
-    if FENV_AT is not None:
-        place = slice(FENV_AT, FENV_AT + 4)
-        word = int.from_bytes(changed.raw[place], "little") | FP_MODES[name][0 if X86 else 1]
-        changed[place] = word.to_bytes(4, "little")
+    place = slice(FENV_AT, FENV_AT + 4)
+    word = int.from_bytes(changed.raw[place], "little") | FP_MODES[name][0 if X86 else 1]
+    changed[place] = word.to_bytes(4, "little")
     libm.fesetenv(changed)
     try:
         yield

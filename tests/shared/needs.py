@@ -1,22 +1,18 @@
-"""Marks that skip a test where the machine or the build lacks what it needs."""
+"""Marks that skip a test where the machine lacks what it needs."""
 
 import os
-import sys
 
 import numpy as np
 import pytest
 
 from bn_ext import _runtime
 
-CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+CPUS = len(os.sched_getaffinity(0))
 
-needs_openmp = pytest.mark.skipif(False, reason="")
 needs_libgomp = pytest.mark.skipif(
     not any("libgomp" in path for path in _runtime._openmp_libraries()), reason="no libgomp"
 )
 needs_cpus = pytest.mark.skipif(CPUS < 2, reason="one CPU")
-needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc or affinity")
 needs_long_double = pytest.mark.skipif(
     np.finfo(np.longdouble).nmant < 63, reason="long double is no wider than double here"
 )
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
