@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
@@ -104,8 +105,8 @@ def spelled(isa: str) -> str:
     """A level with its instruction set: ``v4 (AVX-512)``."""
     import platform
 
-    least = {"x86_64": "SSE2", "amd64": "SSE2", "aarch64": "NEON", "arm64": "NEON"}
-    baseline = least.get(platform.machine().lower())
+    least = {"x86_64": "SSE2", "aarch64": "NEON", "arm64": "NEON"}
+    baseline = least.get(platform.machine())
     name = {"baseline": baseline, "v3": "AVX2", "v4": "AVX-512"}.get(isa)
     return f"{isa} ({name})" if name else isa
 
@@ -149,8 +150,7 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     Returns
     -------
     int
-        The previous limit, always 0 on systems where pages cannot be offered (Windows).
-        `show_config` shows how much is kept now.
+        The previous limit. `show_config` shows how much is kept now.
 
     Raises
     ------
@@ -205,11 +205,7 @@ def _cache_sizes() -> tuple[int, int]:
 
 
 def _memory(*places: str) -> int:
-    """Bytes of memory that this process may use at most; 0 if the system does not tell."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
+    """Bytes of memory that this process may use at most."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     ulimits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
     limits += [limit for limit in ulimits if limit != resource.RLIM_INFINITY]

@@ -4,7 +4,7 @@ import shutil
 import subprocess
 
 import pytest
-from needs import needs_cpus, needs_fork, needs_libgomp, needs_linux, needs_openmp
+from needs import needs_cpus, needs_libgomp, needs_linux, needs_openmp
 from processes import run
 from tree import PROGRAMS, ROOT
 
@@ -143,14 +143,12 @@ def test_time_does_not_go_back(teams):
 
 
 @needs_libgomp  # children have one thread with others
-@needs_fork
 @pytest.mark.parametrize("others", [False, True])
 def test_a_child_of_a_process_that_made_no_call(others):
     """It starts threads, also if others had a pool. Its own children then have a team's parent."""
     assert run("pool", "without_a_call", others) == [True, True]
 
 
-@needs_fork
 @pytest.mark.parametrize("start", ["after a call", "after a thread's call", "within a region"])
 def test_a_child_of_a_process_with_a_team(start):
     """It keeps to one thread, even if asked for more, and so do its children and threads."""
@@ -160,14 +158,12 @@ def test_a_child_of_a_process_with_a_team(start):
 
 
 @needs_libgomp  # LLVM's crashes there, in programs without bn_ext too
-@needs_fork
 @pytest.mark.parametrize("one", [False, True])
 def test_a_thread_that_forks_and_ends_in_both(one):
     """The child lacks the pool's threads. Its own thread would wait for them when it ends."""
     assert run("pool", "thread_that_forks", one) == [True, True]
 
 
-@needs_fork
 def test_a_fork_while_other_threads_are_in_calls():
     right, threads = run("pool", "within_others_calls")
     assert all(right)

@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import resource
 import sys
 
 import numpy as np
@@ -12,11 +13,6 @@ from processes import strict
 
 import bn_ext
 from bn_ext import _groups, _runtime
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None
 
 GIB = 1 << 30
 
@@ -150,7 +146,6 @@ def groups(tmp_path, files, membership):
     return str(root), str(tmp_path / "membership")
 
 
-@pytest.mark.skipif(resource is None, reason="the system has no such limits")
 @pytest.mark.parametrize(
     ("files", "membership", "ulimit", "memory"),
     [

@@ -19,4 +19,3 @@ needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's 
 needs_long_double = pytest.mark.skipif(
     np.finfo(np.longdouble).nmant < 63, reason="long double is no wider than double here"
 )
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
