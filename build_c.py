@@ -270,36 +270,6 @@ def jobs():
     return int(number or cpus())
 
 
-def ahead_of(part, path, source):
-    """The lines of a file, and of those that it includes, before `part` is; None if it is not."""
-    lines = []
-    for line in path.read_text().splitlines():
-        if include := re.fullmatch(r'#include "(\S+)".*', line):
-            if include[1] == part:
-                return lines
-            deeper = ahead_of(part, source / include[1], source)
-            if deeper is not None:
-                return lines + deeper
-        lines.append(line)
-    return None
-
-
-def parts_of_kernels(built, out):
-    """For editors, as units: each .inc file, behind what a file that includes it has before it."""
-    kernels = [unit for unit in built if unit.path.parent.name == "kernels"]
-    kernels = [unit for unit in kernels if unit.name.endswith("-baseline")]
-    kernels.sort(key=lambda unit: unit.name != "f32-baseline")
-    source = kernels[0].path.parents[1]
-    for path in sorted(source.rglob("*.inc")):
-        ahead, part = out / f"ahead_of_{path.stem}.h", path.relative_to(source).as_posix()
-        before = ((unit, ahead_of(part, unit.path, source)) for unit in kernels)
-        kernel, lines = next((unit, lines) for unit, lines in before if lines is not None)
-        ahead.write_text("\n".join(lines) + "\n")
-        # What a part defines is used in others.
-        flags = ["-Wno-unused", "-xc", "-include", str(ahead)]
-        yield Unit(path.stem, path, [*kernel.flags, *flags])
-
-
 def compile_units(built, out, compiler, flags, database=None):
     """Compile units to objects; keep an object if its command and its sources have not changed.
 
@@ -346,7 +316,7 @@ def compile_units(built, out, compiler, flags, database=None):
     if database:
         entries = [
             {"directory": os.getcwd(), "file": str(unit.path), "arguments": command_of(unit)}
-            for unit in (*built, *parts_of_kernels(built, out))
+            for unit in built
         ]
         database.write_text(json.dumps(entries, indent=1) + "\n")
     done, new, most = count(1), [unit for unit in built if is_new(unit)], jobs()

@@ -39,10 +39,6 @@ def _import_core() -> Any:
             raise
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
-    if not os.path.isdir(root):
-        raise ImportError(
-            f"bn_ext in {root}: compiled modules cannot be imported from a zip; unpack it"
-        )
     if not os.path.isdir(f"{root}/src_c"):
         raise ImportError(f"bn_ext in {root} has no compiled part for {python}: reinstall it")
     raise ImportError(
@@ -226,17 +222,14 @@ def _threads_set_by(threads: int) -> str:
         return "the build, which has no OpenMP (docs/installation.md says how to get it)"
     if _core.fork_limits():
         return "the fork of this process (a copied OpenMP pool would hang)"
-    varies = os.environ.get("OMP_DYNAMIC", "").strip().lower() in ("true", "1")
-    fewer = ", or fewer (OMP_DYNAMIC)" if varies else ""
     if threads == _core.cpus():
-        return "the number of CPUs that this process may use" + fewer
+        return "the number of CPUs that this process may use"
     if threads == _QUOTA:
-        return "the container's CPU quota" + fewer
-    needed = {"OMP_NUM_THREADS": threads, "OMP_THREAD_LIMIT": threads, "OMP_MAX_ACTIVE_LEVELS": 0}
-    for name, value in needed.items():
-        if os.environ.get(name, "").partition(",")[0].strip() == str(value):
-            return name + fewer
-    return "OpenMP's current limit (omp_set_num_threads, threadpoolctl)" + fewer
+        return "the container's CPU quota"
+    for name in ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT"):
+        if os.environ.get(name, "").partition(",")[0].strip() == str(threads):
+            return name
+    return "OpenMP's current limit (omp_set_num_threads, threadpoolctl)"
 
 
 def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:

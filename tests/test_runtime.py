@@ -42,11 +42,8 @@ def test_show_config(capsys):
     [
         ("", {}, CPUS, "the number of CPUs that this process may use"),
         ("", {"OMP_PROC_BIND": "true"}, CPUS, "the number of CPUs that this process may use"),
-        ("", {"OMP_DYNAMIC": "true"}, CPUS,
-         "the number of CPUs that this process may use, or fewer (OMP_DYNAMIC)"),
         ("", {"OMP_NUM_THREADS": "1,4"}, 1, "OMP_NUM_THREADS"),
         ("", {"OMP_THREAD_LIMIT": "1"}, 1, "OMP_THREAD_LIMIT"),
-        ("", {"OMP_MAX_ACTIVE_LEVELS": "0"}, 1, "OMP_MAX_ACTIVE_LEVELS"),
         ("import threadpoolctl; limit = threadpoolctl.threadpool_limits(1)", {}, 1,
          "OpenMP's current limit (omp_set_num_threads, threadpoolctl)"),
         ("bn_ext._core.set_threads_limit(1); bn_ext._runtime._QUOTA = 1", {}, 1,
