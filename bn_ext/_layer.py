@@ -248,8 +248,8 @@ class BatchNorm:
         Raises
         ------
         TypeError, ValueError
-            As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`; ValueError also
-            if a running variance that is used is negative. The layer is then unchanged.
+            As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`. The layer is then
+            unchanged.
         MemoryError
             As for these. Running statistics are then unchanged, and `saved` is None.
         """
@@ -289,7 +289,7 @@ class BatchNorm:
             mean, variance = self.running_mean, self.running_variance
             if keep:  # a later pass may update them
                 mean, variance = np.array(mean), np.array(variance)
-            dst = _core.inference(mean=mean, variance=variance, running=True, **options)
+            dst = _core.inference(mean=mean, variance=variance, **options)
         elif self.allreduce:
             total = self._total(Statistics, data)
             mean, variance, elements = total.mean, total.variance, total.count
@@ -611,6 +611,4 @@ def _as_state(
             raise ValueError(f"{name}: expected a writable array in the layer")
         with _core.DefaultMode():
             new[name] = array.astype(own[name].dtype)
-            if name == "running_var" and (new[name] < 0).any():
-                raise ValueError(f"{name}: expected at least 0, got {_core.shown(value)}")
     return new

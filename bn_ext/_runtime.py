@@ -13,9 +13,6 @@ from bn_ext._version import __version__
 if TYPE_CHECKING:
     import bn_ext._core as _core
 
-    _WAIT_SET_BY: dict[str, str]
-
-
 # How long an idle thread looks for work before it sleeps: how often with libgomp, milliseconds with
 # LLVM's runtime. With their own choices (300 000 on a quiet machine; 200), two pools of threads
 # disturb each other (docs/design.md has figures). With far fewer than 5000, threads would sleep
@@ -47,13 +44,8 @@ def _import_core() -> Any:
     )
 
 
-def _load_core() -> tuple[Any, dict[str, str]]:
-    """Import `_core`, and with it OpenMP, which reads its environment variables at that moment.
-
-    Returns the module and, by the variable that its runtime reads, what decides how its idle
-    threads wait.
-    """
-    before = _openmp_libraries()
+def _load_core() -> Any:
+    """Import `_core`, and with it OpenMP, which reads its environment variables at that moment."""
     unset = [] if "OMP_WAIT_POLICY" in os.environ else [*_SPIN.keys() - os.environ.keys()]
     # Past os.environ, which other threads may copy, change and restore meanwhile.
     for name in unset:
@@ -61,14 +53,11 @@ def _load_core() -> tuple[Any, dict[str, str]]:
     try:
         core = _import_core()
         core.default_threads()  # LLVM's runtime reads its variables at the first call
+        return core
     finally:
         for name in unset:
             if name not in os.environ:
                 os.unsetenv(name)
-    was_loaded = before and _openmp_libraries() == before
-    setter = "another package that uses OpenMP, loaded earlier" if was_loaded else "bn_ext's {}"
-    set_by = {name: name if name in os.environ else "OMP_WAIT_POLICY" for name in _SPIN}
-    return core, set_by | {name: setter.format(name) for name in unset}
 
 
 def missing(module: str, error: ImportError, install: str) -> ModuleNotFoundError:
@@ -262,16 +251,14 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
 
     import numpy as np
 
-    threads, libraries = _core.default_threads(), _openmp_libraries()
-    spin = "GOMP_SPINCOUNT" if any("libgomp" in path for path in libraries) else "KMP_BLOCKTIME"
+    threads = _core.default_threads()
     config = {
         "version": __version__,
         "isa": get_isa(),
         "available_isas": available_isas(),
         "isa_forced": _FORCED_ISA is not None,
         "openmp": _core.has_openmp(),
-        "idle_threads_set_by": _WAIT_SET_BY[spin] if _core.has_openmp() else None,
-        "openmp_libraries": tuple(libraries),
+        "openmp_libraries": tuple(_openmp_libraries()),
         "default_threads": threads,
         "threads_set_by": _threads_set_by(threads),
         "cpu_quota": _QUOTA,
@@ -295,7 +282,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
 
 
 if not TYPE_CHECKING:
-    _core, _WAIT_SET_BY = _load_core()
+    _core = _load_core()
 _FORCED_ISA = _forced_isa()
 keep_memory()
 _QUOTA = _groups.cpu_quota()

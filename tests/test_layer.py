@@ -398,7 +398,7 @@ def test_options_that_a_pass_depends_on_are_fixed(name, value):
 
 
 def test_a_running_variance_that_is_nan_is_used(rng):
-    """As of an empty batch, or of NaN: negative ones are refused."""
+    """As of an empty batch, or of NaN."""
     p = problem(rng)
     layer = layer_of(p).eval()
     layer.running_variance[2] = np.nan

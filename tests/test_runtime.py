@@ -4,11 +4,10 @@ import itertools
 import os
 import re
 import resource
-import sys
 
 import numpy as np
 import pytest
-from needs import CPUS, needs_cpus, needs_linux, needs_openmp
+from needs import CPUS, needs_cpus, needs_libgomp, needs_linux, needs_openmp
 from processes import strict
 
 import bn_ext
@@ -78,15 +77,14 @@ def test_a_cache_that_a_virtual_machine_shares(monkeypatch, cpus, mebibytes, fir
     assert _runtime._cache_sizes() == (2 << 20, mebibytes << 20)
 
 
-WAIT = "import bn_ext; print(bn_ext.show_config(mode='dicts')['idle_threads_set_by'])"
-
-
-@needs_openmp
-def test_who_decides_how_idle_threads_wait():
-    ours, _, read = strict(WAIT).stdout.strip().partition(" ")
-    assert (ours, read in _runtime._SPIN) == ("bn_ext's", True)
-    for name, value in ((read, "7"), ("OMP_WAIT_POLICY", "passive")):
-        assert strict(WAIT, **{name: value}).stdout.strip() == name
+@needs_libgomp
+@pytest.mark.parametrize(
+    ("environment", "spins"),
+    [({}, 5000), ({"GOMP_SPINCOUNT": "7"}, 7), ({"OMP_WAIT_POLICY": "passive"}, 0)],
+)
+def test_how_often_idle_threads_spin_on_libgomp(environment, spins):
+    done = strict("import bn_ext", OMP_DISPLAY_ENV="VERBOSE", **environment)
+    assert f" GOMP_SPINCOUNT = '{spins}'\n" in done.stderr
 
 
 @needs_openmp
@@ -99,21 +97,6 @@ def test_how_long_idle_threads_spin_on_llvms_runtime():
         "print(ctypes.CDLL(path).kmp_get_blocktime() if path else None)"
     )
     assert strict(code).stdout.strip() in ("1", "None")
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's /proc")
-def test_libgomp_that_was_loaded_before():
-    """Idle threads wait as the environment said when libgomp was loaded; show_config says so."""
-    code = (
-        "import bn_ext\n"
-        "paths = bn_ext.show_config(mode='dicts')['openmp_libraries']\n"
-        "print(next((p for p in paths if 'libgomp' in p), None))"
-    )
-    path = strict(code).stdout.strip()
-    if path == "None":
-        pytest.skip("not linked against libgomp")
-    done = strict(f"import ctypes; ctypes.CDLL({path!r}); {WAIT}")
-    assert done.stdout.strip() == "another package that uses OpenMP, loaded earlier"
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ cdef extern from "base/channel.h" nogil:
 
 cdef extern from "arrays/gates.h" nogil:
     int64_t bn_bytes_of_bits(int64_t elements)
-    void bn_make_bits(const bn_problem *p, const char *given, char *to)
+    void bn_make_bits(const bn_problem *p, const char *bits, char *to)
     bn_status bn_open_gate(bn_problem *p, const char *bits)
     void bn_close_gate(bn_problem *p)
 

@@ -145,8 +145,9 @@ def _update(
         running["running_mean"] = _writable(running_mean)
         running["running_variance"] = _writable(running_var)
         torch.autograd.graph.increment_version((running_mean, running_var))
-    exact, checks = group is not None, dry or bool(group)  # before other processes wait
-    _core.training(x, out=(dst, mean, variance), exact=exact, dry=checks, **options, **running)
+    # With a group, a dry run: errors come before other processes wait.
+    exact, is_dry = group is not None, dry or bool(group)
+    _core.training(x, out=(dst, mean, variance), exact=exact, dry=is_dry, **options, **running)
     if group and not dry:
         total = _shared("batch_norm", group, src, eps, partial(Statistics, x, exact=True, **shared))
         mean[:], variance[:] = total.mean, total.variance
@@ -257,10 +258,10 @@ def _second(
     outputs = _outputs_of_second(src, diff_dst, statistics, weight)
     of_src = torch.zeros_like(src) if of_src is None else of_src
     tensors = src, diff_dst, statistics, weight, of_src, of_weight, of_bias
-    x, diff, stats, *vectors = map(_array, tensors)
+    x, diff, stats, *others = map(_array, tensors)
     options = {"is_training": training, "epsilon": eps, "words": _WORDS, **_options()}
     options |= {"workspace": _array(workspace) if relu else None, "of_src_1": _array(of_src_1)}
-    gated_double_backward(x, diff, *stats, *vectors, **options, out=tuple(map(_writable, outputs)))
+    gated_double_backward(x, diff, *stats, *others, **options, out=tuple(map(_writable, outputs)))
     return outputs
 
 
