@@ -169,7 +169,8 @@ def batch_norm_training_backprop(
         src=input, gamma=gamma, beta=beta, mean=mean, variance=variance, diff_dst=normalized_delta
     )
     shape, expected = arrays.pop("beta").shape, arrays["gamma"].shape
-    grads = _core.backward(**arrays, epsilon=epsilon, data_format="NCX")
-    if shape != expected:  # errors of what is used come first
+    wrong = shape != expected  # errors of what is used come first
+    grads = _core.backward(**arrays, epsilon=epsilon, data_format="NCX", dry=wrong)
+    if wrong:
         raise ValueError(f"beta: expected shape {expected}, like gamma, got {shape}")
     return BatchNormTrainingBackprop(*grads)
