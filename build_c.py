@@ -3,22 +3,22 @@
 setup.py uses this module to build the extension. As a command, it serves jobs that link the C code
 to something else. It needs only Python and a compiler:
 
-    python3 build_c.py [--source DIR] [--machine NAME] [--system NAME] OUT CC [FLAG ...]
+    python3 build_c.py [--source DIR] [--machine NAME] OUT CC [FLAG ...]
 
 The command compiles all C files of DIR (default: src_c) into objects in the folder OUT, with the
-compiler CC (quote several words). Machine and system have the names that platform.machine() and
-sys.platform give them. Each FLAG comes after the usual ones, so it can override them. The command
-prints the objects' paths, one per line. With --database FILE, it writes its commands, for editors.
+compiler CC (quote several words), for a machine by the name that platform.machine() gives it. Each
+FLAG comes after the usual ones, so it can override them. The command prints the objects' paths, one
+per line. With --database FILE, it writes its commands, for editors.
 
 setup.py and the command read these environment variables:
 
     BN_EXT_BUILD_ISAS   levels to build, such as "baseline,v3"; default: all of the machine
-    BN_EXT_OPENMP       0: one thread; 1: OpenMP's; default: 1 on Linux, 0 elsewhere
     BN_EXT_WERROR       1: more warnings than usual, each an error
     MAX_JOBS            compilers at once; default: one for each CPU that the process may use
 """
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -45,7 +45,6 @@ X86_LEVELS = {
     "v3": ["-march=x86-64-v3", "-mtune=generic"],
     "v4": ["-march=x86-64-v4", "-mtune=generic", "-mprefer-vector-width=512"],
 }
-X86 = ("x86_64", "amd64")
 # The target machine; in a cross build, _PYTHON_HOST_PLATFORM names it.
 MACHINE = sysconfig.get_platform().rpartition("-")[2]
 
@@ -53,7 +52,7 @@ MACHINE = sysconfig.get_platform().rpartition("-")[2]
 FLAGS = ["-std=gnu11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math-errno"]
 FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
 # Otherwise gcc may link start-up code that flushes subnormal numbers to zero.
-LINK = ["-std=gnu11", "-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations"]
+LINK = ["-std=gnu11", "-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations", "-fopenmp"]
 # The user's flags that cannot change bits, nor the floating-point mode of the process. All others
 # are left out, because later flags cannot undo them all: not those of gcc's -specs, of clang's
 # -Xclang, or of pragmas in a file to -include. And each compiler stops at flags of another.
@@ -117,17 +116,9 @@ KERNEL = ["-fno-stack-protector"]
 PER_LEVEL = {"kernels": KERNEL, "operations": SERIAL}
 
 
-def _switch(name, default):
-    """Read an environment variable that is 0 or 1."""
-    value = os.environ.get(name, default)
-    if value not in ("0", "1"):
-        raise SystemExit(f"{name}: expected 0 or 1, got {value!r}")
-    return value == "1"
-
-
 def levels(machine=MACHINE):
     """{name: flags} of the levels to build."""
-    known = X86_LEVELS if machine.lower() in X86 else {"baseline": []}
+    known = X86_LEVELS if machine == "x86_64" else {"baseline": []}
     wanted = os.environ.get("BN_EXT_BUILD_ISAS")
     if wanted is None:
         return known
@@ -141,32 +132,10 @@ def levels(machine=MACHINE):
     return {name: flags for name, flags in known.items() if name in names}
 
 
-def openmp(system=sys.platform):
-    """OpenMP's flags for the compiler, and for a linker that is the compiler.
-
-    Apple's clang has neither omp.h nor libomp; CPPFLAGS and LDFLAGS say where they are.
-    """
-    if not _switch("BN_EXT_OPENMP", "01"[system == "linux"]):
-        return [], []
-    if system == "darwin":
-        return ["-Xpreprocessor", "-fopenmp"], ["-lomp"]
-    return ["-fopenmp"], ["-fopenmp"]
-
-
-def openmp_library(clang):
-    """For MSVC's linker: the library of OpenMP that comes with clang on Windows."""
-    if not openmp()[1]:
-        return []
-    folder = subprocess.run(
-        [*clang, "-print-resource-dir"], check=True, text=True, stdout=subprocess.PIPE
-    ).stdout.strip()
-    return [str(Path(folder).parents[1] / "libomp.lib")]
-
-
 def warnings():
     """The flags that BN_EXT_WERROR asks for."""
     strict = ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
-    return strict if _switch("BN_EXT_WERROR", "0") else []
+    return strict if os.environ.get("BN_EXT_WERROR") == "1" else []
 
 
 def hardening():
@@ -174,17 +143,15 @@ def hardening():
 
     Only setup.py uses them, and not with sanitizers, which see more without them.
     """
-    if sys.platform == "win32":
-        return [], []
     compiler = ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
-    linker = ["-Wl,-z,relro,-z,now"] if sys.platform == "linux" else []
-    if linker and MACHINE in X86:
+    linker = ["-Wl,-z,relro,-z,now"]
+    if MACHINE == "x86_64":
         # The linker marks a feature only if all objects are marked for it, and Debian's crti.o
         # is not. Shadow stacks can be forced, because they need nothing from crti.o; branch
         # targets cannot.
         compiler += ["-fcf-protection"]
         linker += ["-Wl,-z,shstk"]
-    elif linker and MACHINE == "aarch64":
+    elif MACHINE == "aarch64":
         compiler += ["-mbranch-protection=standard"]
     return compiler, linker
 
@@ -197,7 +164,7 @@ class Unit(NamedTuple):
     flags: list[str]
 
 
-def units(source=SOURCE, machine=MACHINE, system=sys.platform):
+def units(source=SOURCE, machine=MACHINE):
     """All objects of the C part: kernels and operations once per level, the others once."""
     built = levels(machine)
     common = [*FLAGS, *NO_WRAP, *warnings(), f"-I{source}"]
@@ -208,7 +175,7 @@ def units(source=SOURCE, machine=MACHINE, system=sys.platform):
                 name = f"{path.stem}-{level}"
                 yield Unit(name, path, [*common, *folder_flags, *flags, f"-DBN_LEVEL={level}"])
         else:
-            yield Unit(path.stem, path, [*common, *SERIAL, *openmp(system)[0], table])
+            yield Unit(path.stem, path, [*common, *SERIAL, "-fopenmp", table])
 
 
 def levels_alone(built):
@@ -253,16 +220,11 @@ def harmless(command):
 
 @contextmanager
 def alone(folder):
-    """Wait until no other build is at work in a folder, if its file system has locks (not on
-    Windows). A process that ends gives up its lock.
-    """
+    """Wait until no other build is at work in a folder. A process that ends gives up its lock."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as file:
-        if sys.platform != "win32":
-            import fcntl
-
-            with suppress(OSError):  # Lustre and some NFS have none
-                fcntl.flock(file, fcntl.LOCK_EX)
+        with suppress(OSError):  # Lustre and some NFS have no locks
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
@@ -378,14 +340,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
     parser.add_argument("--source", type=Path, default=SOURCE, help="default: src_c")
     parser.add_argument("--machine", default=MACHINE, help="to compile for; default: %(default)s")
-    parser.add_argument("--system", default=sys.platform, help="likewise; default: %(default)s")
     parser.add_argument("--database", type=Path, help="a file of its commands, for editors")
     parser.add_argument("out", type=Path, help="the folder for the objects")
     parser.add_argument("cc", help="the compiler: one word, or several in quotes")
     parser.add_argument("flags", nargs=argparse.REMAINDER, help="override the usual ones")
     args = parser.parse_args()
     try:
-        built = list(units(args.source, args.machine, args.system))
+        built = list(units(args.source, args.machine))
         with alone(args.out):
             compiler = shlex.split(args.cc)
             objects = compile_units(built, args.out, compiler, args.flags, args.database)

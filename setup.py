@@ -56,30 +56,20 @@ class BuildExt(build_ext):
         """Compile units and what Cython has made, and link them to `path`."""
         # Only Cython's unit needs Python's headers.
         unit = build_c.cython_unit(ext.name, ext.sources[0], self.compiler.include_dirs)
-        flags, command = ["-g0"] if STRIP else [], [*self.command(), *HARDENED]
+        flags, command = ["-g0"] if STRIP else [], [*self.compiler.compiler_so, *HARDENED]
         objects = build_c.compile_units(
             [*units, unit], Path(self.build_temp), command, flags, database
         )
-        if self.compiler.compiler_type == "msvc":
-            link = build_c.openmp_library(command)
-        else:
-            # The user's CFLAGS are here, too.
-            self.compiler.linker_so = build_c.harmless(self.compiler.linker_so)
-            link = [*build_c.LINK, *build_c.openmp()[1], *ext.extra_link_args]
+        # The user's CFLAGS are here, too.
+        self.compiler.linker_so = build_c.harmless(self.compiler.linker_so)
         self.compiler.force = True  # flags may have changed; linking takes a moment
         self.compiler.link_shared_object(
             [str(made) for made in objects],
             path,
             export_symbols=self.get_export_symbols(ext),
-            extra_postargs=link,
+            extra_postargs=[*build_c.LINK, *ext.extra_link_args],
             build_temp=self.build_temp,
         )
-
-    def command(self):
-        """The compiler. MSVC has no vector types, but its linker takes the objects of clang."""
-        if self.compiler.compiler_type == "msvc":
-            return [os.environ.get("CC", "clang"), *CFLAGS]
-        return self.compiler.compiler_so
 
 
 def readme():
@@ -90,7 +80,7 @@ def readme():
     return re.sub(r"(?<=\]\()(?!https?:|#)", f"{url}/blob/HEAD/", text)
 
 
-LINK = [*HARDENED_LINK, *(["-Wl,-s"] if STRIP and sys.platform == "linux" else [])]
+LINK = [*HARDENED_LINK, *(["-Wl,-s"] if STRIP else [])]
 core = Extension("bn_ext._core", ["bn_ext/_core_src/core.pyx"], extra_link_args=LINK)
 kernels = Extension("oracle.compiled", ["tests/oracle/compiled.pyx"], extra_link_args=LINK)
 

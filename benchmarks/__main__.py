@@ -41,9 +41,7 @@ LIKEWISE = {
         "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
     }
 }
-REPORTS = (
-    "accuracy", "conformance", "exact", "figures", "memory", "numpy_networks", "practices",
-)  # fmt: skip
+REPORTS = "accuracy", "conformance", "exact", "figures", "memory", "numpy_networks", "practices"
 
 
 def rows(options):
@@ -72,10 +70,10 @@ def main(arguments=None):
     add("--report", choices=REPORTS, help="instead of rows")
     add("--write", action="store_true", help="write rows to docs/figures.csv")
     add("--json", metavar="FILE", help="write rows to FILE")
-    add("--sets", nargs="+", choices=SETS, metavar="SET",
-        help=f"any of {', '.join(SETS)} (default: resnet)")  # fmt: skip
-    add("--peers", nargs="*", choices=PEERS, metavar="PEER",
-        help=f"any of {', '.join(PEERS)} (default: all that are installed)")  # fmt: skip
+    text = f"any of {', '.join(SETS)} (default: resnet)"
+    add("--sets", nargs="+", choices=SETS, metavar="SET", help=text)
+    text = f"any of {', '.join(PEERS)} (default: all that are installed)"
+    add("--peers", nargs="*", choices=PEERS, metavar="PEER", help=text)
     add_options(add, OPS)
     options = parser.parse_args(arguments)
     os.environ.update(LIKEWISE.get(bn_ext.get_isa(), {}))

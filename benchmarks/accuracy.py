@@ -96,10 +96,8 @@ def measured():
     """Rows: dtype, M, data, the largest share of each peer."""
     for dtype, shape, (kind, make, ratio) in itertools.product(DTYPES, SHAPES, KINDS):
         p = problem_of(np.random.default_rng(1), make, ratio, shape, dtype)
-        want = reference.batch_norm_backward(
-            p.src, p.diff_dst, p.mean, p.variance, p.gamma,
-            epsilon=p.epsilon, axis=1, wide=np.longdouble,
-        )  # fmt: skip
+        arrays = p.src, p.diff_dst, p.mean, p.variance, p.gamma
+        want = reference.batch_norm_backward(*arrays, epsilon=p.epsilon, axis=1, wide=np.longdouble)
         shares = [f"{largest_share(p, want, dtype, peer):.3g}" for peer in PEERS.values()]
         yield dtype, p.src.size // shape[1], kind, *shares
 
@@ -110,8 +108,8 @@ def draw(path):
         rows = list(csv.DictReader(list(file)[1:]))
     kinds = [kind for kind, _, _ in KINDS]
     colors = {"torch": "#c9772b", "numpy": "#8a9bab", "bn_ext": "#1f6fb2"}
-    marks = {("float32", "4096"): "o", ("float32", "1048576"): "s",
-             ("bfloat16", "4096"): "^", ("bfloat16", "1048576"): "D"}  # fmt: skip
+    keys = itertools.product(("float32", "bfloat16"), ("4096", "1048576"))
+    marks = dict(zip(keys, "os^D", strict=True))
     with pages.picture(path, size=(4.4, 4.8), dpi=140) as (figure, panels):  # for a phone, too
         (panel,) = panels.flat
         for k, (name, color) in enumerate(colors.items()):

@@ -41,10 +41,8 @@ Row = namedtuple(
     "module operation verdict arithmetic cases case result where element got expected share reason",
 )
 #: {operation: what pages call it}
-OPERATIONS = {
-    "training": "Training", "inference": "Inference", "backward": "Gradient",
-    "double_backward": "Gradient of the gradient",
-}  # fmt: skip
+OPERATIONS = {"training": "Training", "inference": "Inference", "backward": "Gradient"}
+OPERATIONS["double_backward"] = "Gradient of the gradient"
 
 
 class Cause(NamedTuple):
@@ -128,7 +126,7 @@ def rows_of(module, operation, layout, own):
     for findings in report.cases().values():
         worst, name = findings[0], findings[0].case.removesuffix(", float32")
         if worst.verdict == "right":
-            kinds = [each.arithmetic for each in findings]
+            kinds = [finding.arithmetic for finding in findings]
             weakest = "float32" if "float32" in kinds else "double"
             right[weakest] = right.get(weakest, 0) + 1
             continue
@@ -136,8 +134,8 @@ def rows_of(module, operation, layout, own):
         if not worst.reason:
             numbers = [f"{n:.6g}" for n in (worst.got, worst.expected, worst.share)]
         element = f"[{', '.join(map(str, worst.element))}]" if worst.element else ""
-        rows.append([module, operation, worst.verdict, worst.arithmetic, 1, name, worst.result,
-                     worst.where, element, *numbers, worst.reason])  # fmt: skip
+        facts = worst.verdict, worst.arithmetic, 1, name, worst.result, worst.where
+        rows.append([module, operation, *facts, element, *numbers, worst.reason])
     rows += [[module, operation, "right", kind, count, *[""] * 8] for kind, count in right.items()]
     return rows
 
@@ -153,7 +151,7 @@ def load():
     noted = (line.removeprefix("# ").partition(": ") for line in lines if line.startswith("# "))
     rows = [*csv.reader(line for line in lines if not line.startswith("# "))]
     packages = {module: json.loads(text) for module, _, text in noted}
-    return dict(sorted(packages.items(), key=lambda each: each[1]["name"].lower())), rows[1:]
+    return dict(sorted(packages.items(), key=lambda pair: pair[1]["name"].lower())), rows[1:]
 
 
 def save(packages, rows):
@@ -230,9 +228,9 @@ def table(packages, rows):
     for module, about in packages.items():
         mine = [row for row in rows if row[0] == module]
         numbers = [counts(mine, operation) for operation in OPERATIONS]
-        cells = [", ".join(f"{n} {name}" for name, n in each.items() if n) for each in numbers]
+        cells = [", ".join(f"{n} {name}" for name, n in row.items() if n) for row in numbers]
         lines[module] = [name_of(about), *cells]
-        wrong[module] = -sum(each["wrong"] for each in numbers)
+        wrong[module] = -sum(row["wrong"] for row in numbers)
     heading = ["package", *(title.lower() for title in OPERATIONS.values())]
     lines = [lines[module] for module in sorted(wrong, key=wrong.get)]
     return f"{pages.markdown(heading, lines)}\n"
@@ -287,10 +285,8 @@ CASES = {
     "tiny numbers": r"small|subnormal", "other values": r"",
 }  # fmt: skip
 #: {what a square of the picture says: its colour}, the worst last.
-COLOURS = {
-    "right": "#1f6fb2", "weaker, own rule": "#a9cce8", "refused": "#cfcfcf", "range": "#e2b23c",
-    "wrong": "#d9534f",
-}  # fmt: skip
+COLOURS = {"right": "#1f6fb2", "weaker, own rule": "#a9cce8", "refused": "#cfcfcf"}
+COLOURS |= {"range": "#e2b23c", "wrong": "#d9534f"}
 
 
 def worst(packages, rows):
@@ -335,8 +331,8 @@ def draw(packages, rows, path):
         titles = "training", "inference", "gradient", "its gradient"
         for start, title in zip(starts.values(), titles, strict=True):
             panel.text(start + len(CASES) / 2 - 0.5, len(modules) + 0.4, title, ha="center", size=8)
-        panel.set_xticks([start + k for start in starts.values() for k in range(len(CASES))],
-                         [*CASES] * len(starts), rotation=90)  # fmt: skip
+        ticks = [start + k for start in starts.values() for k in range(len(CASES))]
+        panel.set_xticks(ticks, [*CASES] * len(starts), rotation=90)
         panel.set_yticks(range(len(modules)), [packages[module]["name"] for module in modules])
         panel.get_yticklabels()[0].set_fontweight("bold")
         panel.xaxis.tick_top()
@@ -344,8 +340,8 @@ def draw(packages, rows, path):
         panel.set_ylim(len(modules) + 0.4, -0.6)
         panel.spines[:].set_visible(False)
         panel.tick_params(labelsize=7, length=0, pad=2)
-        figure.legend(loc="outside lower center", ncols=5, fontsize=7.5, frameon=False,
-                      handletextpad=0.1, columnspacing=1)  # fmt: skip
+        space = {"handletextpad": 0.1, "columnspacing": 1}
+        figure.legend(loc="outside lower center", ncols=5, fontsize=7.5, frameon=False, **space)
 
 
 def versions(packages, rows):

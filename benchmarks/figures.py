@@ -89,8 +89,8 @@ def over_peers(r, times="medians"):
     """{peer on the same data: how many times faster bn_ext is, with outputs of the same kind}."""
     times = r[times]
     others = times.keys() & PEERS.keys() - {FLOOR, TWO_PASSES, WITH_OUT, OTHER_LAYOUT}
-    ours = {n: WITH_OUT if n in WRITE_TO_OUT and WITH_OUT in times else "bn_ext" for n in others}
-    return {n: times[n] / times[ours[n]] for n in others}
+    alike = {n: WITH_OUT if n in WRITE_TO_OUT and WITH_OUT in times else "bn_ext" for n in others}
+    return {n: times[n] / times[alike[n]] for n in others}
 
 
 def over_best_peer(r, times="medians"):
@@ -112,10 +112,9 @@ def summary(rows):
     for r in rows:
         key = tuple(r[name] for name in ("level", "op", "layout", "dtype", "behind"))
         groups.setdefault(key, []).append(r)
-    heading = [
-        "level", "op, layout, dtype, behind", "NumPy / bn_ext", "best peer / bn_ext", "worst row",
-        "torch / bn_ext", "x floor", "in pairs", "worst pair",
-    ]  # fmt: skip
+    ratios = [f"{package} / bn_ext" for package in ("NumPy", "best peer", "torch")]
+    heading = ["level", "op, layout, dtype, behind", *ratios[:2], "worst row", ratios[2]]
+    heading += ["x floor", "in pairs", "worst pair"]
     lines = []
     for (level, *words), mine in groups.items():
         best = [over_best_peer(r) for r in mine if over_peers(r)]

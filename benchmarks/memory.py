@@ -56,7 +56,7 @@ def report(options):
             panel.set(ylabel="MiB", ylim=(0, 700))
             panel.set_title(f"kept: {title}", fontsize=11)
             (resident, offered), most = sizes[-1], max(sizes)[0]
-            print(f"{title}: at most {most:.0f} MiB resident, {resident:.0f} at the end, "
-                  f"{offered:.0f} of it offered")  # fmt: skip
+            at_the_end = f"{resident:.0f} at the end, {offered:.0f} of it offered"
+            print(f"{title}: at most {most:.0f} MiB resident, {at_the_end}")
         axes[-1, 0].set_xlabel("call")
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)

@@ -166,7 +166,7 @@ def times_of(name, seconds):
         step()
         bursts[package] = partial(burst, step, WORK["nothing"])
     times = in_turns(bursts, seconds)
-    return {package: [each.call for each in times[package]] for package in NORMS}
+    return {package: [time.call for time in times[package]] for package in NORMS}
 
 
 def report(options):
@@ -178,10 +178,10 @@ def report(options):
             os.environ["OPENBLAS_NUM_THREADS"] = threads
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
             times = process.submit(times_of, name, options.seconds).result()
-        numpy, ours = (median(times[package]) for package in NORMS)
-        spread.append(max(median(each) / min(each) for each in times.values()))
-        lines.append([name, threads, f"{1e3 * numpy:.2f}", f"{1e3 * ours:.2f}",
-                      f"{numpy / ours:.2f}"])  # fmt: skip
+        medians = [median(times[package]) for package in NORMS]
+        spread.append(max(median(seconds) / min(seconds) for seconds in times.values()))
+        texts = [f"{1e3 * seconds:.2f}" for seconds in medians]
+        lines.append([name, threads, *texts, f"{medians[0] / medians[1]:.2f}"])
         print(*lines[-1], flush=True)
     print(end=busy(spread), file=sys.stderr)
     heading = ["network", "BLAS threads", "numpy, ms", "bn_ext, ms", "numpy / bn_ext"]

@@ -99,19 +99,17 @@ def tensorflow_call(problem):
     x, mean, variance, gamma, beta = (tf.constant(a) for a in (p.src, *p.vectors, p.beta))
     options = {"epsilon": p.epsilon, "data_format": axes[p.layout, p.src.ndim]}
     if op in ("training", "inference"):
-        stats = {"mean": mean, "variance": variance} if op == "inference" else {
-            "mean": tf.zeros(0), "variance": tf.zeros(0)
-        }  # fmt: skip
+        stats = (mean, variance) if op == "inference" else (tf.zeros(0), tf.zeros(0))
+        stats = dict(zip(("mean", "variance"), stats, strict=True))
         return lambda: tf.raw_ops.FusedBatchNormV3(
             x=x, scale=gamma, offset=beta, **stats, is_training=op == "training", **options
         )
     if op not in ("backward", "backward-frozen", "backward-frozen-src"):
         return None
     dy, empty = tf.constant(p.diff_dst), tf.zeros(0)
-    return lambda: tf.raw_ops.FusedBatchNormGradV3(
-        y_backprop=dy, x=x, scale=gamma, reserve_space_1=mean, reserve_space_2=variance,
-        reserve_space_3=empty, is_training=op == "backward", **options,
-    )  # fmt: skip
+    options |= {"y_backprop": dy, "x": x, "scale": gamma, "is_training": op == "backward"}
+    options |= {"reserve_space_1": mean, "reserve_space_2": variance, "reserve_space_3": empty}
+    return lambda: tf.raw_ops.FusedBatchNormGradV3(**options)
 
 
 #: Not peers: a loop that moves the bytes that the operation must; one that reads them twice, as an

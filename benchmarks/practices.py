@@ -424,10 +424,8 @@ def onnx_backend(operation, kernel):
 
 
 #: (N, ..., C) of benchdnn's shapes_ci.
-SHAPES_CI = (
-    (2, 32, 32), (5, 27, 33), (2, 28, 28, 256), (4, 17, 16, 200), (2, 12, 12, 12, 16),
-    (1, 4, 6, 6, 19),
-)  # fmt: skip
+SHAPES_CI = [(2, 32, 32), (5, 27, 33), (2, 28, 28, 256), (4, 17, 16, 200)]
+SHAPES_CI += [(2, 12, 12, 12, 16), (1, 4, 6, 6, 19)]
 
 
 @cache
@@ -443,10 +441,8 @@ def benchdnn_problem(operation, shape):
     src = 0.25 * powers * (1 + change)
     if rows % 2:
         src[-1] = 0.25 * powers
-    made = {
-        "src": src, "mean": 0.25 * powers, "gamma": powers / 8,
-        "beta": (c % 3 - 1) * powers / 512, "variance": c % 7 * 2.0,
-    }  # fmt: skip
+    made = {"src": src, "mean": 0.25 * powers, "variance": c % 7 * 2.0}
+    made |= {"gamma": powers / 8, "beta": (c % 3 - 1) * powers / 512}
     if operation == "inference":
         made |= {"src": place % 65 - 32.0, "gamma": powers, "beta": (c % 3 - 1) * powers}
 
@@ -484,18 +480,19 @@ def benchdnn(operation, kernel):
 
 def hypothesized(operation, kernel, rtol=1e-5, atol=1e-8):
     """Arrays that Hypothesis makes up, and numpy.allclose."""
-    from hypothesis import Phase, given, settings, strategies
+    import hypothesis
+    from hypothesis import strategies
     from hypothesis.extra.numpy import array_shapes, arrays
 
-    @settings(
-        max_examples=100, derandomize=True, database=None, deadline=None, phases=[Phase.generate]
-    )
-    @given(strategies.data())
+    settings = {"max_examples": 100, "derandomize": True, "database": None, "deadline": None}
+
+    @hypothesis.settings(**settings, phases=[hypothesis.Phase.generate])
+    @hypothesis.given(strategies.data())
     def check(data):
         def drawn(name, shape):
             least = 0.125 if name == "variance" else -100
-            return data.draw(arrays(np.float32, shape, elements=strategies.floats(
-                least, 100, width=32)))  # fmt: skip
+            elements = strategies.floats(least, 100, width=32)
+            return data.draw(arrays(np.float32, shape, elements=elements))
 
         shape = data.draw(array_shapes(min_dims=2, max_dims=4, max_side=6))
         inputs = inputs_of(operation, drawn, shape)
@@ -546,11 +543,11 @@ def draw(path, lines):
     with pages.picture(path, size=(4.4, 3.4), dpi=100) as (_, panels):
         (panel,) = panels.flat
         for place, (name, *_, finds, wrong) in enumerate(lines):
-            ours = name == "bn_ext.testing"
-            panel.barh(place, finds or 0, 0.4, color="#1f6fb2" if ours else "#8a9bab")
+            is_judge = name == "bn_ext.testing"
+            panel.barh(place, finds or 0, 0.4, color="#1f6fb2" if is_judge else "#8a9bab")
             panel.barh(place, -(wrong or 0), 0.4, color="#d9534f")
-            panel.text(1, place - 0.32, name.replace("`", ""), size=8,
-                       weight="bold" if ours else "normal")  # fmt: skip
+            weight = "bold" if is_judge else "normal"
+            panel.text(1, place - 0.32, name.replace("`", ""), size=8, weight=weight)
             panel.text((finds or 0) + 1, place, finds, size=8, va="center")
             panel.text(-(wrong or 0) - 1, place, wrong, size=8, va="center", ha="right")
         panel.set(
@@ -572,12 +569,12 @@ def report(options):
         except ImportError as error:
             lines.append([f"{name}: no {error.name} here", *[""] * (len(KERNELS) + 2)])
             continue
-        finds = [sum(each[2] for each in mistakes if each[0] == op) for op in KERNELS]
-        lines.append([name, *finds, sum(finds), sum(each[2] for each in styles)])
+        finds = [sum(finds for kind, _, finds in mistakes if kind == op) for op in KERNELS]
+        lines.append([name, *finds, sum(finds), sum(finds for *_, finds in styles)])
         print(*lines[-1], flush=True)
         if practice is judge:
-            missed = [f"`{each[1][0][1].removesuffix(RETURN)}`" for each in mistakes if not each[2]]
-            print("called wrong:", *(each[:2] for each in styles if each[2]), sep="\n")
+            missed = [f"`{row[1][0][1].removesuffix(RETURN)}`" for row in mistakes if not row[2]]
+            print("called wrong:", *(row[:2] for row in styles if row[2]), sep="\n")
     total, styles = (sum(map(len, table.values())) for table in (MISTAKES, STYLES))
     of_each = [f"{name}, of {len(MISTAKES[op])}" for name, op in zip(NAMES, KERNELS, strict=True)]
     heading = ["practice", *of_each, f"finds, of {total}", f"calls wrong, of {styles} right"]

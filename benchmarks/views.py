@@ -83,10 +83,10 @@ def view_of(sizes, layout, dtype, kind, place=16):
     }[kind]
     axes = {"rows": [height], "crop": [height, width], "channels": [channels]}.get(kind, [width])
     whole = tuple(length(n) if axis in axes else n for axis, n in enumerate(sizes))
-    some = np.random.default_rng(0).standard_normal(1 << 16).astype(dtype)
+    values = np.random.default_rng(0).standard_normal(1 << 16).astype(dtype)
     index = tuple(part if axis in axes else slice(None) for axis in range(len(sizes)))
     array = placed(whole, dtype, place)
-    array[...] = np.resize(some, whole)
+    array[...] = np.resize(values, whole)
     return array[index]
 
 
@@ -166,7 +166,7 @@ def write(ratios):
     lines = []
     for kind in KINDS:
         pairs = [zip(*kinds[kind], strict=True) for kinds in ratios.values()]
-        means = (" / ".join(f"{geometric_mean(each):.2f}" for each in pair) for pair in pairs)
+        means = (" / ".join(f"{geometric_mean(ratios):.2f}" for ratios in pair) for pair in pairs)
         lines.append([kind, *means])
     table = pages.markdown(["view", *ratios], lines)
     counts = []
@@ -210,10 +210,9 @@ def measure(options, op):
             times = row(operands, threads, options.seconds)
             view, copied, dense = map(min, times)
             ratios[kind].append((view / copied, view / dense))
-            spread.append(max(median(each) / min(each) for each in times))
-            title = "x".join(map(str, shape))
-            print(f"{title:>13} {kind:10} {dtype:8} {layout} {threads}"
-                f"  {view / copied:5.2f}  {view / dense:5.2f}", flush=True)  # fmt: skip
+            spread.append(max(median(seconds) / min(seconds) for seconds in times))
+            title, ratio = "x".join(map(str, shape)), f"{view / copied:5.2f}  {view / dense:5.2f}"
+            print(f"{title:>13} {kind:10} {dtype:8} {layout} {threads}  {ratio}", flush=True)
     of_copied, of_dense = zip(*itertools.chain(*ratios.values()), strict=True)
     print(
         f"{len(of_copied)} rows, {sum(ratio > SLOW for ratio in of_copied)} above {SLOW} of "

@@ -57,11 +57,9 @@ def gated(
 
     Computed as a gradient with frozen statistics and a scale of 1.
     """
-    ones = np.ones_like(mean)
-    return _core.backward(
-        src, diff, ones, ones, epsilon=0, data_format=data_format, is_training=False,
-        param_grads=False, relu=True, workspace=workspace, out=(out, None, None),
-    ).diff_src  # fmt: skip
+    ones, frozen = np.ones_like(mean), {"is_training": False, "param_grads": False, "epsilon": 0}
+    gate = {"relu": True, "workspace": workspace, "data_format": data_format}
+    return _core.backward(src, diff, ones, ones, **frozen, **gate, out=(out, None, None)).diff_src
 
 
 def gated_double_backward(

@@ -34,23 +34,13 @@ _STATE = {
 }
 _COUNT = "num_batches_tracked", "an integer", 0
 #: Attributes of PyTorch's layers, which would change nothing here if they could be set.
-_OF_TORCH = {"eps": "epsilon", "momentum": "exponential_avg_factor", "weight": "gamma",
-             "bias": "beta", "running_var": "running_variance"}  # fmt: skip
+_OF_TORCH = {key: name for name, key in _STATE.items() if key != name}
+_OF_TORCH |= {"eps": "epsilon", "momentum": "exponential_avg_factor"}
 #: What a state can hold, in an int64.
 _MOST_BATCHES = 2**63 - 1
-
-
-class _Options(NamedTuple):
-    """What is fixed when a layer is made, since arrays and saved passes depend on it."""
-
-    channels: int
-    epsilon: float
-    data_format: DataFormat | None
-    affine: bool
-    relu: bool
-    track_running_stats: bool
-    dtype: np.dtype[Any]
-    exact: bool
+#: What is fixed when a layer is made, since arrays and saved passes depend on it.
+_FIXED = {"channels", "epsilon", "data_format", "affine", "relu"}
+_FIXED |= {"track_running_stats", "dtype", "exact"}
 
 
 class Saved(NamedTuple):
@@ -62,7 +52,6 @@ class Saved(NamedTuple):
     from_batch: bool  # were the statistics computed from src?
     added: bool  # was there a src_1?
     gate: dict[str, Any]  # arguments that tell which elements the ReLU passed
-    options: _Options  # of the layer
     elements: int  # of each channel, over all processes if the statistics are theirs
 
     def __repr__(self) -> str:
@@ -163,20 +152,11 @@ class BatchNorm:
         exact: Flag = False,
         allreduce: Callable[[Any], Any] | None = None,
     ) -> None:
-        options = _Options(
-            channels=_core.as_index(channels, "channels", "an integer", 1, _MOST_CHANNELS),
-            epsilon=_core.as_epsilon(epsilon),
-            data_format=data_format,
-            affine=_core.as_flag(affine, "affine"),
-            relu=_core.as_flag(relu, "relu"),
-            track_running_stats=_core.as_flag(track_running_stats, "track_running_stats"),
-            dtype=_as_number(dtype),
-            exact=_core.as_flag(exact, "exact"),
-        )
-        (
-            self.channels, self.epsilon, self.data_format, self.affine, self.relu,
-            self.track_running_stats, self.dtype, self.exact,
-        ) = self._options = options  # fmt: skip
+        self.channels = _core.as_index(channels, "channels", "an integer", 1, _MOST_CHANNELS)
+        self.epsilon, self.data_format = _core.as_epsilon(epsilon), data_format
+        self.affine, self.relu = _core.as_flag(affine, "affine"), _core.as_flag(relu, "relu")
+        self.track_running_stats = _core.as_flag(track_running_stats, "track_running_stats")
+        self.dtype, self.exact = _as_number(dtype), _core.as_flag(exact, "exact")
         self.exponential_avg_factor, self.correction = exponential_avg_factor, correction
         self.num_threads, self.allreduce = num_threads, allreduce
         ones, zeros = np.ones(self.channels, self.dtype), np.zeros(self.channels, self.dtype)
@@ -268,8 +248,8 @@ class BatchNorm:
         Raises
         ------
         TypeError, ValueError
-            As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`; ValueError also
-            if a running variance that is used is negative. The layer is then unchanged.
+            As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`. The layer is then
+            unchanged.
         MemoryError
             As for these. Running statistics are then unchanged, and `saved` is None.
         """
@@ -309,7 +289,7 @@ class BatchNorm:
             mean, variance = self.running_mean, self.running_variance
             if keep:  # a later pass may update them
                 mean, variance = np.array(mean), np.array(variance)
-            dst = _core.inference(mean=mean, variance=variance, running=True, **options)
+            dst = _core.inference(mean=mean, variance=variance, **options)
         elif self.allreduce:
             total = self._total(Statistics, data)
             mean, variance, elements = total.mean, total.variance, total.count
@@ -324,7 +304,7 @@ class BatchNorm:
             beta = np.zeros(self.channels) if self.beta is None else self.beta
             gate = {"beta": beta} if workspace is None else {"workspace": workspace}
             vars(self)["saved"] = Saved(
-                data, mean, variance, from_batch, src_1 is not None, gate, self._options, elements
+                data, mean, variance, from_batch, src_1 is not None, gate, elements
             )
         return dst
 
@@ -430,9 +410,8 @@ class BatchNorm:
             If there is no saved pass: no `forward` has succeeded, or the last one did not, or it
             had ``keep=False``. Without `saved`, also if a `backward` has used the last pass.
         TypeError, ValueError, MemoryError
-            As for `bn_ext.batch_norm_backward`; ValueError also if `saved` is of a layer with other
-            options, or `allreduce` has not added the same parts in both passes. Nothing has then
-            been written.
+            As for `bn_ext.batch_norm_backward`; ValueError also if `allreduce` has not added the
+            same parts in both passes. Nothing has then been written.
         """
         saved = self._pass_of(saved)
         diff = _core.as_array(diff_dst, "diff_dst")
@@ -482,12 +461,6 @@ class BatchNorm:
             raise TypeError(
                 f"saved: expected the layer's `saved` after a forward, got {_core.shown(saved)}"
             )
-        for name, own, passed in zip(_Options._fields, self._options, saved.options, strict=True):
-            if passed != own:
-                raise ValueError(
-                    f"saved: expected a pass of a layer with {name}={own!r}, like this one, "
-                    f"got one with {name}={passed!r}"
-                )
         return saved
 
     def _total_gradient(
@@ -520,25 +493,13 @@ class BatchNorm:
         """Everything except what `forward` saves for `backward`."""
         return {**vars(self), "saved": None, "_used": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-
-    def __copy__(self) -> BatchNorm:
-        """A layer with the same parameters but its own statistics, like its own count."""
-        other = type(self).__new__(type(self))
-        other.__setstate__(self.__getstate__())
-        if self.running_mean is not None and self.running_variance is not None:
-            other.running_mean = self.running_mean.copy()
-            other.running_variance = self.running_variance.copy()
-        return other
-
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchNorm:
         """A layer that shares nothing but what is behind `allreduce`: the other processes."""
         import copy
 
         memo[id(self.allreduce)] = self.allreduce
         memo[id(self)] = other = type(self).__new__(type(self))
-        other.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        vars(other).update(copy.deepcopy(self.__getstate__(), memo))
         return other
 
     # ---- state ------------------------------------------------------------------------
@@ -593,7 +554,7 @@ class BatchNorm:
             """Refuse what is fixed, what a subclass lacks and, except in a user's subclass, what
             PyTorch calls it.
             """
-            if name in _Options._fields and name in vars(self):
+            if name in _FIXED and name in vars(self):
                 hint = "fixed when the layer is made; make another BatchNorm"
                 raise AttributeError(f"{name}: {hint}")
             is_users = type(self).__module__.partition(".")[0] != "bn_ext"
@@ -604,8 +565,8 @@ class BatchNorm:
     def __repr__(self) -> str:
         options = ("epsilon", "exponential_avg_factor", "correction", "data_format", "affine")
         texts = [f"{name}={getattr(self, name)!r}" for name in (*options, "relu")]
-        usual = {"track_running_stats": True, "exact": False, "allreduce": None, "training": True,
-                 "frozen": False}  # fmt: skip
+        usual = {"track_running_stats": True, "exact": False, "allreduce": None}
+        usual |= {"training": True, "frozen": False}
         texts += [f"{a}={getattr(self, a)!r}" for a in usual if getattr(self, a) != usual[a]]
         return f"BatchNorm({self.channels}, {', '.join(texts)}, dtype='{self.dtype}')"
 
@@ -634,8 +595,8 @@ def _as_state(
     missing, unexpected = own.keys() - state.keys(), state.keys() - {*names}
     if missing or unexpected:
         wrong = {"missing": missing, "unexpected": unexpected}
-        listed = [f"; {fault}: {', '.join(sorted(map(str, keys)))}"
-                  for fault, keys in wrong.items() if keys]  # fmt: skip
+        texts = {fault: ", ".join(sorted(map(str, keys))) for fault, keys in wrong.items()}
+        listed = [f"; {fault}: {text}" for fault, text in texts.items() if text]
         raise ValueError(f"state: expected {', '.join(names) or 'no names'}{''.join(listed)}")
     new: dict[str, Any] = {}
     for name, value in state.items():
@@ -650,6 +611,4 @@ def _as_state(
             raise ValueError(f"{name}: expected a writable array in the layer")
         with _core.DefaultMode():
             new[name] = array.astype(own[name].dtype)
-            if name == "running_var" and (new[name] < 0).any():
-                raise ValueError(f"{name}: expected at least 0, got {_core.shown(value)}")
     return new

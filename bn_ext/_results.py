@@ -41,7 +41,5 @@ class BatchNormDoubleBackward(NamedTuple, Generic[_Data]):
     diff_gamma: NDArray[Any]
 
 
-for _each in (
-    BatchNormTraining, BatchNormGradients, BatchNormAddGradients, BatchNormDoubleBackward,
-):  # fmt: skip
-    _each.__module__ = "bn_ext"  # where pickles look for it
+for _kind in BatchNormTraining, BatchNormGradients, BatchNormAddGradients, BatchNormDoubleBackward:
+    _kind.__module__ = "bn_ext"  # where pickles look for it

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
@@ -11,9 +12,6 @@ from bn_ext._version import __version__
 
 if TYPE_CHECKING:
     import bn_ext._core as _core
-
-    _WAIT_SET_BY: dict[str, str]
-
 
 # How long an idle thread looks for work before it sleeps: how often with libgomp, milliseconds with
 # LLVM's runtime. With their own choices (300 000 on a quiet machine; 200), two pools of threads
@@ -38,10 +36,6 @@ def _import_core() -> Any:
             raise
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
-    if not os.path.isdir(root):
-        raise ImportError(
-            f"bn_ext in {root}: compiled modules cannot be imported from a zip; unpack it"
-        )
     if not os.path.isdir(f"{root}/src_c"):
         raise ImportError(f"bn_ext in {root} has no compiled part for {python}: reinstall it")
     raise ImportError(
@@ -50,13 +44,8 @@ def _import_core() -> Any:
     )
 
 
-def _load_core() -> tuple[Any, dict[str, str]]:
-    """Import `_core`, and with it OpenMP, which reads its environment variables at that moment.
-
-    Returns the module and, by the variable that its runtime reads, what decides how its idle
-    threads wait.
-    """
-    before = _openmp_libraries()
+def _load_core() -> Any:
+    """Import `_core`, and with it OpenMP, which reads its environment variables at that moment."""
     unset = [] if "OMP_WAIT_POLICY" in os.environ else [*_SPIN.keys() - os.environ.keys()]
     # Past os.environ, which other threads may copy, change and restore meanwhile.
     for name in unset:
@@ -64,14 +53,11 @@ def _load_core() -> tuple[Any, dict[str, str]]:
     try:
         core = _import_core()
         core.default_threads()  # LLVM's runtime reads its variables at the first call
+        return core
     finally:
         for name in unset:
             if name not in os.environ:
                 os.unsetenv(name)
-    was_loaded = before and _openmp_libraries() == before
-    setter = "another package that uses OpenMP, loaded earlier" if was_loaded else "bn_ext's {}"
-    set_by = {name: name if name in os.environ else "OMP_WAIT_POLICY" for name in _SPIN}
-    return core, set_by | {name: setter.format(name) for name in unset}
 
 
 def missing(module: str, error: ImportError, install: str) -> ModuleNotFoundError:
@@ -104,8 +90,8 @@ def spelled(isa: str) -> str:
     """A level with its instruction set: ``v4 (AVX-512)``."""
     import platform
 
-    least = {"x86_64": "SSE2", "amd64": "SSE2", "aarch64": "NEON", "arm64": "NEON"}
-    baseline = least.get(platform.machine().lower())
+    least = {"x86_64": "SSE2", "aarch64": "NEON", "arm64": "NEON"}
+    baseline = least.get(platform.machine())
     name = {"baseline": baseline, "v3": "AVX2", "v4": "AVX-512"}.get(isa)
     return f"{isa} ({name})" if name else isa
 
@@ -204,11 +190,7 @@ def _cache_sizes() -> tuple[int, int]:
 
 
 def _memory(*places: str) -> int:
-    """Bytes of memory that this process may use at most; 0 if the system does not tell."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
+    """Bytes of memory that this process may use at most."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     ulimits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
     limits += [limit for limit in ulimits if limit != resource.RLIM_INFINITY]
@@ -227,17 +209,14 @@ def _threads_set_by(threads: int) -> str:
     """What sets the default number of threads to `threads`, in a few words."""
     if _core.fork_limits():
         return "the fork of this process (a copied OpenMP pool would hang)"
-    varies = os.environ.get("OMP_DYNAMIC", "").strip().lower() in ("true", "1")
-    fewer = ", or fewer (OMP_DYNAMIC)" if varies else ""
     if threads == _core.cpus():
-        return "the number of CPUs that this process may use" + fewer
+        return "the number of CPUs that this process may use"
     if threads == _QUOTA:
-        return "the container's CPU quota" + fewer
-    needed = {"OMP_NUM_THREADS": threads, "OMP_THREAD_LIMIT": threads, "OMP_MAX_ACTIVE_LEVELS": 0}
-    for name, value in needed.items():
-        if os.environ.get(name, "").partition(",")[0].strip() == str(value):
-            return name + fewer
-    return "OpenMP's current limit (omp_set_num_threads, threadpoolctl)" + fewer
+        return "the container's CPU quota"
+    for name in ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT"):
+        if os.environ.get(name, "").partition(",")[0].strip() == str(threads):
+            return name
+    return "OpenMP's current limit (omp_set_num_threads, threadpoolctl)"
 
 
 def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:
@@ -270,15 +249,13 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
 
     import numpy as np
 
-    threads, libraries = _core.default_threads(), _openmp_libraries()
-    spin = "GOMP_SPINCOUNT" if any("libgomp" in path for path in libraries) else "KMP_BLOCKTIME"
+    threads = _core.default_threads()
     config = {
         "version": __version__,
         "isa": get_isa(),
         "available_isas": available_isas(),
         "isa_forced": _FORCED_ISA is not None,
-        "idle_threads_set_by": _WAIT_SET_BY[spin],
-        "openmp_libraries": tuple(libraries),
+        "openmp_libraries": tuple(_openmp_libraries()),
         "default_threads": threads,
         "threads_set_by": _threads_set_by(threads),
         "cpu_quota": _QUOTA,
@@ -302,7 +279,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
 
 
 if not TYPE_CHECKING:
-    _core, _WAIT_SET_BY = _load_core()
+    _core = _load_core()
 _FORCED_ISA = _forced_isa()
 keep_memory()
 _QUOTA = _groups.cpu_quota()

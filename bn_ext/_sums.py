@@ -22,34 +22,12 @@ from bn_ext._typing import Array, DataFormat, Flag, NDArray
 _MOST = 2**53
 
 
-def _require(holds: bool, name: str, expected: str, got: object) -> None:
-    if not holds:
-        raise ValueError(f"{name}: expected {expected}, got {_core.shown(got)}")
-
-
-def _array_of(name: str, a: Any, dtype: type, *shape: int | None) -> NDArray[Any]:
-    """A copy of an array, which must have this dtype and shape; None: any length."""
-    fits = (
-        type(a) is np.ndarray
-        and a.dtype == dtype
-        and a.ndim == len(shape)
-        and all(n in (None, length) for n, length in zip(shape, a.shape, strict=True))
-    )
-    if not fits:
-        lengths = str(shape).replace("None", "C")
-        got = f"{a.dtype} of shape {a.shape}" if isinstance(a, np.ndarray) else _core.shown(a)
-        raise ValueError(f"{name}: expected {np.dtype(dtype)} of shape {lengths}, got {got}")
-    return np.array(a, order="C")
-
-
 class _Sums:
     """What both kinds of sums share."""
 
     __module__ = "bn_ext"  # where pickles look for them
     #: Attributes that the parts of one whole have in common.
     _ALIKE: ClassVar[tuple[str, ...]] = ("exact", "dtype", "channels")
-    #: The names in a state; an exact sum's has _rows, too.
-    _SAVED: ClassVar[tuple[str, ...]] = ("exact", "dtype", "_sums", "_count")
     _OF_MOMENTS: ClassVar[bool]
 
     exact: bool
@@ -136,32 +114,11 @@ class _Sums:
         count = 0 if self.channels else self._count
         return {**vars(self), "_sums": packed, "_rows": rows, "_count": count}
 
-    def __setstate__(self, saved: dict[str, Any]) -> None:
-        """Check all of a state, which may be damaged or made up; limbs, when they are used."""
-        _require(isinstance(saved, dict), "state", "a dict", saved)
-        exact = _core.as_flag(saved.get("exact"), "exact")
-        names = [*self._SAVED, *["_rows"] * exact]
-        _require(saved.keys() == {*names}, "state", f"the names {', '.join(names)}", [*saved])
-        dtype, count, sums = saved["dtype"], saved["_count"], saved["_sums"]
-        known = type(dtype) is str and dtype in _core.DTYPES
-        _require(known, "dtype", _core.any_of(_core.DTYPES), dtype)
-        no_channels = isinstance(sums, np.ndarray) and sums.shape[-1:] == (0,)
-        most = _MOST - 1 if no_channels or not exact else 0  # integers have a count of their own
-        counts = type(count) is int and 0 <= count <= most
-        _require(counts, "_count", f"an integer from 0 to {most}", count)
-        if exact:
-            format = _core.STATE_FORMATS[dtype, self._OF_MOMENTS]
-            rows = _array_of("_rows", saved["_rows"], np.bool_, format.rows)
-            packed = _array_of("_sums", sums, np.int64, int(rows.sum()), 2, None)
-            sums = _core.unpack_state(packed, rows, format)
-        else:
-            n = _core.rows_of_sums(dtype, self._OF_MOMENTS)
-            sums = _array_of("_sums", sums, np.float64, n, None)
-        new = {**saved, "exact": exact, "_sums": sums}
-        new.pop("_rows", None)
-        if "_mean" in new:
-            new["_mean"] = _array_of("_mean", new["_mean"], np.float64, sums.shape[-1])
-        vars(self).update(new)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self.exact:
+            rows = vars(self).pop("_rows")
+            self._sums = _core.unpack_state(self._sums, rows, self._format)
 
     def _values(self) -> tuple[NDArray[Any], ...]:
         """Arrays that are equal for equal sums."""
@@ -240,7 +197,7 @@ class Statistics(_Sums):
     digits where the mean is large.
 
     Objects with equal values are equal, and so are pickles of exact ones, but for the bits of NaNs
-    in a mean. A pickle that was damaged raises a ValueError or TypeError that names what is wrong.
+    in a mean.
 
     Examples
     --------
@@ -401,7 +358,6 @@ class GradientSums(_Sums):
     """
 
     __module__ = "bn_ext"
-    _SAVED = (*_Sums._SAVED, "_mean")
     _OF_MOMENTS = False
 
     if TYPE_CHECKING:  # `help` would show it
@@ -425,10 +381,10 @@ class GradientSums(_Sums):
         epsilon: SupportsFloat | None = None,
     ) -> None:
         self.exact = _core.as_flag(exact, "exact")
+        gate = relu, beta, dst, workspace, variance, gamma, epsilon
         summed = _core.backward_sums(
-            src, diff_dst, mean, data_format, self.exact, num_threads, relu, beta, dst, workspace,
-            variance, gamma, epsilon,
-        )  # fmt: skip
+            src, diff_dst, mean, data_format, self.exact, num_threads, *gate
+        )
         self._sums, self._count, self.dtype, self._mean = summed
 
     @property
@@ -443,11 +399,10 @@ class GradientSums(_Sums):
             _core.state_count(other._sums, self._format)
         channel = _core.first_different(self._mean, other._mean)
         if channel >= 0:
-            self._require_same(
-                f"mean[{channel}]", self._mean[channel].item(), other._mean[channel].item(),
-                "; all processes need the same bits of the mean: allreduce must give all of them "
-                "the same sum",
-            )  # fmt: skip
+            means = self._mean[channel].item(), other._mean[channel].item()
+            need = "all processes need the same bits of the mean"
+            hint = f"; {need}: allreduce must give all of them the same sum"
+            self._require_same(f"mean[{channel}]", *means, hint)
 
     def _values(self) -> tuple[NDArray[Any], ...]:
         return (*super()._values(), self._mean)

@@ -42,10 +42,9 @@ Array: TypeAlias = SupportsArray[Any] | SupportsDLPack | Buffer | list[Any] | tu
 # What determines the dtypes of results. SupportsDLPack is left out: mypy would match NumPy arrays
 # with it too, and lose their dtype.
 Data: TypeAlias = NDArray[Scalar] | SupportsArray[Scalar] | Buffer | list[Any] | tuple[Any, ...]
-DataFormat: TypeAlias = Literal[
-    "NXC", "NCX", "channels_last", "channels_first",
-    "NC", "NLC", "NWC", "NHWC", "NDHWC", "NCL", "NCW", "NCHW", "NCDHW",
-]  # fmt: skip
+_ForAnyRank: TypeAlias = Literal["NXC", "NCX", "channels_last", "channels_first"]
+_ForOneRank: TypeAlias = Literal["NC", "NLC", "NWC", "NHWC", "NDHWC", "NCL", "NCW", "NCHW", "NCDHW"]
+DataFormat: TypeAlias = Literal[_ForAnyRank, _ForOneRank]
 Flag: TypeAlias = bool | np.bool_ | Literal[0, 1]
 _Result: TypeAlias = NDArray[Any] | None
 Out: TypeAlias = (

@@ -275,7 +275,7 @@ class BatchNorm(_layer.BatchNorm):
         if self._from_batch():
             return _apply(_core.training, **arguments, **tracking)
         arguments |= {"mean": self.running_mean, "variance": self.running_variance}
-        return _apply(_core.inference, **arguments, running=True)
+        return _apply(_core.inference, **arguments)
 
     def backward(self, *arguments: Any, **options: Any) -> Any:
         """Raise a TypeError: autograd computes the gradients."""

@@ -16,7 +16,6 @@ from __future__ import annotations  # help shows names, not what they stand for
 import math
 import re
 from functools import partial
-from itertools import cycle, zip_longest
 from typing import Any, SupportsFloat, SupportsIndex
 
 import numpy as np
@@ -39,46 +38,30 @@ __all__ = ["batch_norm_backward", "batch_norm_inference", "batch_norm_training"]
 __dir__ = __all__.copy
 
 _Named = dict[str, Any]
+_TRACKING = "running_mean", "running_variance", "exponential_avg_factor", "correction"
 
 
-def _checked(check: Any, data: _Named, vectors: _Named, options: _Named, **tracking: Any) -> Any:
+def _checked(check: Any, data: _Named, vectors: _Named, options: _Named) -> Any:
     """Raise what a dry run of `check` raises. Return the axis of the channels, data chunked like
     src, the vectors of each block of channels, and options.
     """
     data = {k: _lazy(k, a) for k, a in data.items() if a is not None or k in ("src", "diff_dst")}
-    src = data["src"]
-    axis = src.ndim - 1 if _core.as_format(options["data_format"]) & 1 else 1
-    if any(map(math.isnan, src.shape[axis : axis + 1])):
-        expected = "src: expected channels in chunks of known sizes"
-        raise ValueError(f"{expected}, got {src.chunks}; src.compute_chunk_sizes() finds them")
-    # An unknown size is that of another operand; if unknown in all, 0.
-    of_all = zip_longest(*(a.shape for a in data.values()), fillvalue=math.nan)
-    sizes = [next((n for n in ns if not math.isnan(n)), 0) for ns in of_all]
-    stand_ins, lazy = data | vectors, []
-    for k, a in stand_ins.items():
-        if isinstance(a, da.Array):
-            pairs = zip(a.shape, sizes if k in data else cycle(sizes[axis:]), strict=False)
-            shape = [m if math.isnan(n) else n for n, m in pairs]
-            stand_ins[k] = np.broadcast_to(np.zeros((), a.dtype), shape)
-            lazy.append(k)
+    src, stand_ins = data["src"], data | vectors
+    lazy = [k for k, a in stand_ins.items() if isinstance(a, da.Array)]
+    for k in lazy:
+        a = stand_ins[k]
+        if math.isnan(a.size):
+            expected = f"{k}: expected chunks of known sizes"
+            raise ValueError(f"{expected}, got {a.chunks}; {k}.compute_chunk_sizes() finds them")
+        stand_ins[k] = np.broadcast_to(np.zeros((), a.dtype), a.shape)
     try:
-        check(**stand_ins, **options, **tracking, dry=True)
+        check(**stand_ins, **options, dry=True)
     except TypeError as error:  # NumPy would load a whole Dask array to convert it
         hint = re.sub(rf"np\.asarray\(({'|'.join(lazy)}), ", r"\1.astype(", str(error))
         raise TypeError(hint) from None
-    for k, a in data.items():
-        chunk_pairs = enumerate(zip(src.chunks, a.chunks, strict=True))
-        known = {i: chunks for i, (chunks, old) in chunk_pairs if not math.isnan(sum(chunks + old))}
-        data[k] = a.rechunk(known)
-        if data[k].numblocks != src.numblocks:
-            raise ValueError(
-                f"{k}: expected {src.numblocks} chunks, like src (sizes are unknown), got "
-                f"{data[k].numblocks}; compute_chunk_sizes() finds them"
-            )
-    late = any(isinstance(a, da.Array) and math.isnan(a.size) for a in vectors.values())
+    data = {k: a.rechunk(src.chunks) for k, a in data.items()}
     (vectors,) = compute({k: a for k, a in vectors.items() if a is not None})
-    if late:  # now their sizes are known
-        check(**(stand_ins | vectors), **options, **tracking, dry=True)
+    axis = src.ndim - 1 if _core.as_format(options["data_format"]) & 1 else 1
     ends = np.cumsum(src.chunks[axis])
     pieces = {k: np.split(_core.as_array(a, k), ends) for k, a in vectors.items()}
     by_block = [{k: parts[i].copy() for k, parts in pieces.items()} for i in range(len(ends))]
@@ -149,20 +132,19 @@ def batch_norm_training(
     (array([ 2., 30.]), array([-1.22, -0.93]))
     """
     shared: _Named = {"data_format": data_format, "num_threads": num_threads}
-    axis, data, vectors, options = _checked(
-        _core.training, {"src": src, "src_1": src_1}, {"gamma": gamma, "beta": beta},
-        {"epsilon": epsilon, "relu": relu, **shared}, running_mean=running_mean,
-        running_variance=running_variance, exponential_avg_factor=exponential_avg_factor,
-        correction=correction,
-    )  # fmt: skip
-    totals = _blocks(Statistics, axis, {"src": src}, [{}] * len(vectors), shared)
-    for block, total in zip(vectors, totals, strict=True):
+    running = running_mean, running_variance, exponential_avg_factor, correction
+    check = partial(_core.training, **dict(zip(_TRACKING, running, strict=True)))
+    options = {"epsilon": epsilon, "relu": relu, **shared}
+    axis, data, blocks, options = _checked(
+        check, {"src": src, "src_1": src_1}, {"gamma": gamma, "beta": beta}, options
+    )
+    totals = _blocks(Statistics, axis, {"src": src}, [{}] * len(blocks), shared)
+    for block, total in zip(blocks, totals, strict=True):
         block |= {"mean": total.mean, "variance": total.variance}
-    dst = _blocks(_functions.batch_norm_inference, axis, data, vectors, options)
-    mean, variance = (np.concatenate([block[k] for block in vectors]) for k in ("mean", "variance"))
+    dst = _blocks(_functions.batch_norm_inference, axis, data, blocks, options)
+    mean, variance = (np.concatenate([block[k] for block in blocks]) for k in ("mean", "variance"))
     if running_mean is not None:
         moments, counts = zip(*[total._moments() for total in totals], strict=True)
-        running = running_mean, running_variance, exponential_avg_factor, correction
         _core.update_running(np.concatenate(moments, axis=1), counts[0], *running)
     return BatchNormTraining(dst, mean, variance)
 
@@ -190,11 +172,11 @@ def batch_norm_inference(
     array([[0., 1.],
            [1., 3.]])
     """
-    result: da.Array = _blocks(_functions.batch_norm_inference, *_checked(
-        _core.inference, {"src": src, "src_1": src_1},
-        {"mean": mean, "variance": variance, "gamma": gamma, "beta": beta},
-        {"epsilon": epsilon, "data_format": data_format, "relu": relu, "num_threads": num_threads},
-    ))  # fmt: skip
+    options: _Named = {"epsilon": epsilon, "data_format": data_format, "relu": relu}
+    options["num_threads"] = num_threads
+    vectors = {"mean": mean, "variance": variance, "gamma": gamma, "beta": beta}
+    checked = _checked(_core.inference, {"src": src, "src_1": src_1}, vectors, options)
+    result: da.Array = _blocks(_functions.batch_norm_inference, *checked)
     return result
 
 
@@ -210,9 +192,9 @@ def batch_norm_backward(
     The call raises the errors of `bn_ext.batch_norm_backward`; then it computes the sums, with the
     scheduler that Dask uses at this time. There is no ``workspace``: its bits would cross chunks.
 
-    src, diff_dst and dst may be chunked along any axes, even the channels; all are rechunked like
-    src. Sizes of chunks may be unknown, except along the channels. Vectors that are Dask arrays are
-    computed. `num_threads` is for each task: 1, because Dask's workers have threads of their own.
+    src, diff_dst and dst may be chunked along any axes, even the channels, in chunks of known
+    sizes; all are rechunked like src. Vectors that are Dask arrays are computed. `num_threads` is
+    for each task: 1, because Dask's workers have threads of their own.
 
     Returns
     -------
@@ -229,21 +211,21 @@ def batch_norm_backward(
     >>> grads.diff_beta, grads.diff_src.compute().round(2)[1]
     (array([  14., 4100.]), array([ -0.82, -11.02]))
     """
-    axis, data, vectors, options = _checked(
-        _core.backward, {"src": src, "diff_dst": diff_dst, "dst": dst},
-        {"mean": mean, "variance": variance, "gamma": gamma, "beta": beta},
-        {"epsilon": epsilon, "data_format": data_format, "relu": relu, "num_threads": num_threads},
-        is_training=is_training, param_grads=param_grads,
-    )  # fmt: skip
+    options: _Named = {"epsilon": epsilon, "data_format": data_format, "relu": relu}
+    options["num_threads"] = num_threads
+    check = partial(_core.backward, is_training=is_training, param_grads=param_grads)
+    data = {"src": src, "diff_dst": diff_dst, "dst": dst}
+    vectors = {"mean": mean, "variance": variance, "gamma": gamma, "beta": beta}
+    axis, data, blocks, options = _checked(check, data, vectors, options)
     if is_training or param_grads:
-        totals = _blocks(GradientSums, axis, data, vectors, options)
-        vectors = [{**block, "sums": total} for block, total in zip(vectors, totals, strict=True)]
+        totals = _blocks(GradientSums, axis, data, blocks, options)
+        blocks = [{**block, "sums": total} for block, total in zip(blocks, totals, strict=True)]
     write = {**options, "is_training": is_training, "param_grads": False}
-    diff_src = _blocks(_functions.batch_norm_backward, axis, data, vectors, write)
+    diff_src = _blocks(_functions.batch_norm_backward, axis, data, blocks, write)
     if not param_grads:
         return BatchNormGradients(diff_src, None, None)
     options, grads = {**options, "data_format": None}, []
-    for block in vectors:  # of a part without elements, with two axes
+    for block in blocks:  # of a part without elements, with two axes
         no_elements: _Named = dict.fromkeys(data, np.empty((0, len(block["mean"])), src.dtype))
         grads.append(_functions.batch_norm_backward(**no_elements, **block, **options)[1:])
     return BatchNormGradients(diff_src, *map(np.concatenate, zip(*grads, strict=True)))

@@ -226,12 +226,12 @@ def compare(dtype):
 
 def report(times):
     """What a step takes, and, on a machine whose times mean little, that it is busy."""
-    (numpys, numpys_part), (ours, our_part) = medians = np.median(times, axis=1)
+    (numpy_time, numpy_part), (own_time, own_part) = medians = np.median(times, axis=1)
     noise = (medians / times.min(axis=1))[:, 0].max()
     line = (
-        f"a training step takes {1e3 * ours:.1f} ms, {our_part / ours:.0%} of it in bn_ext; with "
-        f"NumPy's formula {1e3 * numpys:.1f} ms, {numpys_part / numpys:.0%} in the formula: "
-        f"{numpys / ours:.2f} times as long"
+        f"a training step takes {1e3 * own_time:.1f} ms, {own_part / own_time:.0%} of it in "
+        f"bn_ext; with NumPy's formula {1e3 * numpy_time:.1f} ms, {numpy_part / numpy_time:.0%} "
+        f"in the formula: {numpy_time / own_time:.2f} times as long"
     )
     busy = f"BUSY: the median step takes {noise:.1f} times as long as the shortest. Measure again."
     return [line, busy] if noise > 2 else [line]

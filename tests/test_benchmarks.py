@@ -119,7 +119,6 @@ def test_a_square_is_the_worst_of_its_cases():
     assert {kind: colour for (*_, kind), colour in squares.items() if colour != "right"} == right
 
 
-@pytest.mark.skipif(not hasattr(os, "killpg"), reason="no groups of processes here")
 def test_ctrl_c_leaves_no_process():
     bench = subprocess.Popen(
         [sys.executable, "-m", "benchmarks", "--peers", "numpy", "--seconds", "100"],

@@ -1,7 +1,6 @@
 """The command line: what it prints, what it writes, how it ends."""
 
 import importlib.metadata
-import json
 import os
 import re
 import subprocess
@@ -13,7 +12,7 @@ from command_line import run
 from processes import python
 
 import bn_ext
-from bn_ext import _cli, _runtime
+from bn_ext import _cli
 from bn_ext._cli import bench, verify
 
 
@@ -54,9 +53,6 @@ def test_help_names_every_command_and_exit_status(capsys):
         (["bench", "--seconds", "soon"], "expected a number of seconds, more than 0, got 'soon'"),
         (["bench", "--threads", "two"], "expected a whole number, 1 or more, got 'two'"),
         (["bench", "--threads", "0"], "expected a whole number, 1 or more, got '0'"),
-        (["info", "--with", "no_such_module"], "--with no_such_module: cannot be imported"),
-        (["info", "--with", ""], "--with '': cannot be imported (Empty module name)"),
-        (["info", "--with", ".."], "--with ..: cannot be imported"),
     ],
 )
 def test_wrong_usage_ends_with_2(capsys, monkeypatch, tmp_path, arguments, message):
@@ -162,22 +158,8 @@ def test_no_memory_and_no_disk_are_sentences(capsys, monkeypatch, error, message
     assert err == f"bn-ext bench: {message}\n"
 
 
-def test_info(capsys, monkeypatch):
-    monkeypatch.delitem(sys.modules, "this", raising=False)
-    status, out, _ = run(capsys, "info", "--with", "json")
+def test_info(capsys):
+    status, out, _ = run(capsys, "info")
     assert status == 0
     for value in (bn_ext.__version__, bn_ext.get_isa(), np.__version__, "threads"):
         assert value in out
-    status, out, err = run(capsys, "info", "--json", "--with", "this")
-    assert status == 0
-    assert json.loads(out)["isa"] == bn_ext.get_isa()
-    assert err.startswith("The Zen of Python")  # what the module prints
-
-
-def test_info_warns_of_two_pools(capsys, monkeypatch):
-    monkeypatch.setattr(_runtime, "_openmp_libraries", lambda: ["/a/libgomp.so", "/b/libiomp5.so"])
-    _, out, _ = run(capsys, "info")
-    assert "warning: 2 OpenMP runtimes" in out
-    monkeypatch.setattr(_runtime, "_openmp_libraries", lambda: ["/a/libgomp.so"])
-    _, out, _ = run(capsys, "info")
-    assert "warning" not in out

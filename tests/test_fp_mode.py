@@ -11,7 +11,7 @@ import members
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, all_bits, team_of
-from fp_modes import FP_MODES, MODES, SERIOUS, X86, fp_mode, fp_mode_in_effect, math_library
+from fp_modes import FP_MODES, LIBM, MODES, SERIOUS, X86, fp_mode, fp_mode_in_effect
 from processes import run
 from sheets import SHEETS
 
@@ -36,12 +36,12 @@ def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
     p = members.problem(rng, (8000 if threads > 1 else 300, 70), "NXC", "float32")
     # For invalid operations and divisions by zero.
     p.epsilon, p.variance[:2], p.diff_dst[5] = 0.0, [-1, 0], np.inf
-    libm, teams = math_library(), set()
+    teams = set()
     for call in members.calls(p, num_threads=threads):
         with fp_mode(name), np.errstate(invalid="ignore"):
-            libm.feclearexcept(SERIOUS)
+            LIBM.feclearexcept(SERIOUS)
             call()
-            flags = libm.fetestexcept(SERIOUS)
+            flags = LIBM.fetestexcept(SERIOUS)
             results = fp_mode_in_effect()
         assert (results, flags) == (name, 0), call
         if call.func is not bn_ext.batch_norm_statistics_backward:
@@ -58,18 +58,17 @@ def test_long_doubles_of_the_judge_have_their_precision(word):
         try:
             return bn_ext.batch_norm_backward(*arrays, epsilon=epsilon, data_format="NXC")
         finally:
-            libm.fesetenv(changed)
+            LIBM.fesetenv(changed)
 
-    libm = math_library()
     env, changed, after = (ctypes.create_string_buffer(64) for _ in range(3))
-    libm.fegetenv(env)
+    LIBM.fegetenv(env)
     changed[:] = env[:]
     changed[:2] = word.to_bytes(2, "little")
     try:
         report = check_backward(kernel, dtypes="float64", quick=True)
-        libm.fegetenv(after)
+        LIBM.fegetenv(after)
     finally:
-        libm.fesetenv(env)
+        LIBM.fesetenv(env)
     assert report.passed
     assert int.from_bytes(after[:2], "little") == word
 

@@ -392,7 +392,7 @@ def test_options_that_a_pass_depends_on_are_fixed(name, value):
 
 
 def test_a_running_variance_that_is_nan_is_used(rng):
-    """As of an empty batch, or of NaN: negative ones are refused."""
+    """As of an empty batch, or of NaN."""
     p = problem(rng)
     layer = layer_of(p).eval()
     layer.running_variance[2] = np.nan
@@ -430,13 +430,11 @@ def test_copies(rng, make, relu, added):
     copied = make(layer)
     assert vars(copied).keys() == vars(layer).keys()
     assert repr(copied) == repr(layer)
+    shared = make is copy.copy
+    for name in ("gamma", "diff_beta", "running_mean", "running_variance"):
+        assert np.shares_memory(getattr(copied, name), getattr(layer, name)) == shared
     mine = layer.forward(p.src, p.src_1 if added else None)
     before = bits(mine)
-    shared = make is copy.copy
-    assert np.shares_memory(copied.gamma, layer.gamma) == shared
-    assert np.shares_memory(copied.diff_beta, layer.diff_beta) == shared
-    assert not np.shares_memory(copied.running_mean, layer.running_mean)
-    assert not np.shares_memory(copied.running_variance, layer.running_variance)
     assert copied.num_batches_tracked == layer.num_batches_tracked - 1
     assert bits(copied.forward(p.src, p.src_1 if added else None)) == before
     assert bits(mine) == before
@@ -667,27 +665,6 @@ def test_a_second_gradient_needs_the_pass(rng):
         layer.backward(p.diff_dst)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("channels", 4), ("epsilon", 0.5), ("data_format", "NCX"), ("affine", False), ("relu", True)],
-)
-@pytest.mark.parametrize("added", [False, True])
-def test_a_saved_pass_of_another_layer(rng, option, value, added):
-    options = {"channels": 5, "epsilon": EPSILON, "data_format": "NXC", "affine": True}
-    first, second = (bn_ext.BatchNorm(**each) for each in (options, {**options, option: value}))
-    for layer, taker in ((first, second), (second, first)):
-        c = layer.channels
-        src, diff_dst = rng.standard_normal((2, 6, c, c))
-        layer.forward(src, src if added else None)
-        taker.forward(np.ones((6, taker.channels, taker.channels)))
-        before = kept(taker)
-        got, expected = getattr(layer, option), getattr(taker, option)
-        message = f"saved: .* with {option}={expected!r}, like this one, .* with {option}={got!r}"
-        with pytest.raises(ValueError, match=f"^{message}$"):
-            taker.backward(diff_dst, layer.saved)
-        assert kept(taker) == before
-
-
 def twice(own):
     return own + own
 
@@ -747,7 +724,7 @@ def test_an_interrupted_pass_is_counted_if_it_updates(rng, monkeypatch, allreduc
 @whatever_is_behind
 @pytest.mark.parametrize("made", [*COPIES, "equal"])
 def test_a_saved_pass_of_a_copy(rng, made, relu, added):
-    """Copies have the same options, so they take it, even from a pickle."""
+    """Layers with the same options take it, even from a pickle."""
     p = problem(rng)
     layer = layer_of(p, relu=relu)
     want = step(layer, p, added)[1:-3]

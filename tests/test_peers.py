@@ -86,6 +86,7 @@ def calls(name, data, layout, op):
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("data", TOLERANCE)
 @pytest.mark.parametrize("name", ["torch", "jax", "tensorflow", "oneDNN"])
+@np.errstate(invalid="ignore")  # variances are negative, too
 def test_what_is_timed_computes_the_same(name, data, layout, op):
     if name == "torch" and data in ("bfloat16", "float16") and op == "double-backward":
         pytest.skip("torch rounds what it computes on the way")
@@ -199,14 +200,13 @@ def test_tensorflows_edges(tf, changes, outputs, options):
 
 #: Tensors of which NumPy has no view -> (how they are made, what their error says to pass).
 UNSEEN = {
-    "requires grad": (lambda a: a.requires_grad_(), r"src.detach\(\), or use bn_ext.torch"),
-    "bfloat16": (lambda a: a.bfloat16(), r"src.detach\(\).view\(torch.int16\).numpy\(\).view\("),
-    "bfloat16 with grad": (lambda a: a.bfloat16().requires_grad_(), "src.detach.*ml_dtypes"),
-    "sparse": (lambda a: a.to_sparse(), r"src.detach\(\).to_dense\(\)$"),
-    "sparse with grad": (lambda a: a.to_sparse().requires_grad_(), r"src.*to_dense\(\)$"),
-    "meta": (lambda a: a.to("meta"), ""),
-    "bfloat16 on meta": (lambda a: a.to("meta").bfloat16(), ""),
-    "opaque": (lambda a: a.to_mkldnn(), r"src.*to_dense\(\)$"),
+    "requires grad": (lambda a: a.requires_grad_(), r"; pass src.detach\(\), or use bn_ext.torch"),
+    "bfloat16": (lambda a: a.bfloat16(), r"; pass src.detach\(\).view\(torch.int16\).numpy"),
+    "bfloat16 with grad": (lambda a: a.bfloat16().requires_grad_(), "; pass src.detach.*ml_dtypes"),
+    "sparse": (lambda a: a.to_sparse(), r"Use Tensor.to_dense\(\) first$"),
+    "sparse with grad": (lambda a: a.to_sparse().requires_grad_(), r"Use Tensor.to_dense\(\)"),
+    "meta": (lambda a: a.to("meta"), "[Mm]eta"),
+    "opaque": (lambda a: a.to_mkldnn(), "Opaque"),
 }
 
 
@@ -214,7 +214,6 @@ UNSEEN = {
 def test_tensors_that_cannot_be_seen(make, advice):
     """A TypeError says what to pass."""
     torch = pytest.importorskip("torch")
-    advice = f"; pass {advice}" if advice else "; torch's device meta holds no data$"
     tensor, message = make(torch.ones(4, 3)), "cannot be viewed as a NumPy array: "
     with pytest.raises(TypeError, match=advice) as caught:
         bn_ext.batch_norm_training(tensor, epsilon=1e-3)

@@ -232,9 +232,6 @@ OF_OPTIONS = [
           0, -1, -(2**70), -(10**400), -(10**5000)),
     *rows(ANY, ValueError, "data_format",
           "expected 'NXC' or 'NCX', or a name .* such as 'NHWC' or 'NCHW', got", *FORMAT),
-    *(row(ANY, ValueError, rf"^data_format: .* got '{near}'; did you mean '{name}'\?$",
-          data_format=near)
-      for near, name in (("nchw", "NCHW"), ("Nxc", "NXC"), ("Channels_Last", "channels_last"))),
     *rows(ANY, ValueError, "data_format",
           r".* src has shape \(6, 4, 5\); it is missing and has no default$", None),
     *rows(ANY, ValueError, "data_format",

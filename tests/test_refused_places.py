@@ -50,12 +50,6 @@ def both(at, value):
     }
 
 
-def layer_with(c, mode="eval"):
-    layer = getattr(bn_ext.BatchNorm(COUNT), mode)()
-    layer.running_variance[c] = -1
-    return layer
-
-
 IMPOSSIBLE = "^(array|sums): the integers of channel {} are impossible"
 #: What is refused of a channel: the message; ways to be refused.
 OF_CHANNELS = {
@@ -80,10 +74,6 @@ OF_CHANNELS = {
         for limb in (-1, -3)}),
     "a flag": (IMPOSSIBLE, {
         "mean": lambda c: with_integer(statistics(), (-3, 1, c), 1).mean}),
-    "a layer's variance": ("^running_variance: expected at least 0, got -1.0 in channel {}$", {
-        mode: lambda c, mode=mode: layer_with(c, mode).forward(X) for mode in ("eval", "freeze")}),
-    "a loaded variance": ("^running_var: expected at least 0, got array", {
-        "load": lambda c: bn_ext.BatchNorm(COUNT).load_state_dict(layer_with(c).state_dict())}),
 }  # fmt: skip
 
 DIMS = 4, 3, 6, 5

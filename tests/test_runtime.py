@@ -3,19 +3,15 @@
 import itertools
 import os
 import re
+import resource
 
 import numpy as np
 import pytest
-from needs import CPUS, needs_cpus
+from needs import CPUS, needs_cpus, needs_libgomp
 from processes import strict
 
 import bn_ext
 from bn_ext import _groups, _runtime
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None
 
 GIB = 1 << 30
 
@@ -44,10 +40,8 @@ QUOTA = "bn_ext._core.set_threads_limit(1); bn_ext._runtime._QUOTA = 1"
 SET_BY = [
     ("", {}, CPUS, ALL),
     ("", {"OMP_PROC_BIND": "true"}, CPUS, ALL),
-    ("", {"OMP_DYNAMIC": "true"}, CPUS, f"{ALL}, or fewer (OMP_DYNAMIC)"),
     ("", {"OMP_NUM_THREADS": "1,4"}, 1, "OMP_NUM_THREADS"),
     ("", {"OMP_THREAD_LIMIT": "1"}, 1, "OMP_THREAD_LIMIT"),
-    ("", {"OMP_MAX_ACTIVE_LEVELS": "0"}, 1, "OMP_MAX_ACTIVE_LEVELS"),
     ("import threadpoolctl; limit = threadpoolctl.threadpool_limits(1)", {}, 1, OPENMP),
     (QUOTA, {}, 1, "the container's CPU quota"),
 ]
@@ -83,14 +77,14 @@ def test_a_cache_that_a_virtual_machine_shares(monkeypatch, cpus, mebibytes, fir
     assert _runtime._cache_sizes() == (2 << 20, mebibytes << 20)
 
 
-WAIT = "import bn_ext; print(bn_ext.show_config(mode='dicts')['idle_threads_set_by'])"
-
-
-def test_who_decides_how_idle_threads_wait():
-    decides, _, read = strict(WAIT).stdout.strip().partition(" ")
-    assert (decides, read in _runtime._SPIN) == ("bn_ext's", True)
-    for name, value in ((read, "7"), ("OMP_WAIT_POLICY", "passive")):
-        assert strict(WAIT, **{name: value}).stdout.strip() == name
+@needs_libgomp
+@pytest.mark.parametrize(
+    ("environment", "spins"),
+    [({}, 5000), ({"GOMP_SPINCOUNT": "7"}, 7), ({"OMP_WAIT_POLICY": "passive"}, 0)],
+)
+def test_how_often_idle_threads_spin_on_libgomp(environment, spins):
+    done = strict("import bn_ext", OMP_DISPLAY_ENV="VERBOSE", **environment)
+    assert f" GOMP_SPINCOUNT = '{spins}'\n" in done.stderr
 
 
 def test_how_long_idle_threads_spin_on_llvms_runtime():
@@ -102,20 +96,6 @@ def test_how_long_idle_threads_spin_on_llvms_runtime():
         "print(ctypes.CDLL(path).kmp_get_blocktime() if path else None)"
     )
     assert strict(code).stdout.strip() in ("1", "None")
-
-
-def test_libgomp_that_was_loaded_before():
-    """Idle threads wait as the environment said when libgomp was loaded; show_config says so."""
-    code = (
-        "import bn_ext\n"
-        "paths = bn_ext.show_config(mode='dicts')['openmp_libraries']\n"
-        "print(next((p for p in paths if 'libgomp' in p), None))"
-    )
-    path = strict(code).stdout.strip()
-    if path == "None":
-        pytest.skip("not linked against libgomp")
-    done = strict(f"import ctypes; ctypes.CDLL({path!r}); {WAIT}")
-    assert done.stdout.strip() == "another package that uses OpenMP, loaded earlier"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +125,6 @@ def groups(tmp_path, files, membership):
     return str(root), str(tmp_path / "membership")
 
 
-@pytest.mark.skipif(resource is None, reason="the system has no such limits")
 @pytest.mark.parametrize(
     ("files", "membership", "ulimit", "memory"),
     [

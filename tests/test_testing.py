@@ -595,7 +595,7 @@ FLAGS = "quick", "is_training", "relu", "add", "strided", "own_statistics"
         ({"gamma": X[0]}, TypeError, "gamma: expected only with src"),
         ({"dtype": "float32"}, TypeError, "check_backward.. got an .*'dtype'"),
         ({"dtypes": "blah"}, ValueError, "dtypes: expected any of float32, .*, got 'blah'"),
-        ({"data_format": "nhwc"}, ValueError, "data_format: expected 'NXC' .* mean 'NHWC'?"),
+        ({"data_format": "nhwc"}, ValueError, "data_format: expected 'NXC' .* such as 'NHWC'"),
         ({"data_format": None}, ValueError, "data_format: expected 'NXC' .*, got None"),
         ({"add": True}, TypeError, "add: expected only with relu=True"),
         ({"src": X, "data_format": "NHWC"}, ValueError, "data_format: .* format for 2 axes"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from command_line import run
 from exact_sums import STATES, integer_of, units_of
-from fp_modes import FP_MODES, X86, fp_mode, math_library
+from fp_modes import FP_MODES, LIBM, X86, fp_mode
 
 import bn_ext
 from bn_ext._cli import verify
@@ -101,15 +101,15 @@ def test_a_changed_floating_point_mode_is_found(capsys, name):
 
 @pytest.mark.skipif(not X86, reason="other machines have no x87")
 def test_a_changed_precision_of_long_doubles_is_found():
-    libm, env, changed = math_library(), *(ctypes.create_string_buffer(64) for _ in range(2))
+    env, changed = (ctypes.create_string_buffer(64) for _ in range(2))
     for buffer in env, changed:
-        libm.fegetenv(buffer)
+        LIBM.fegetenv(buffer)
     changed[1] = ord(changed[1]) & 0xFC  # 24 bits
-    libm.fesetenv(changed)
+    LIBM.fesetenv(changed)
     try:
         results = verify.changed_mode()
     finally:
-        libm.fesetenv(env)
+        LIBM.fesetenv(env)
     assert results == ["long doubles lose bits"]
     assert verify.changed_mode() == []
 

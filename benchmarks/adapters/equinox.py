@@ -18,7 +18,7 @@ def normalized(src, mean, variance, gamma, beta, epsilon, inference):
         src.shape[1], "batch", epsilon, gamma is not None, 0.0, mode="batch"
     )
     if gamma is not None:
-        layer = equinox.tree_at(lambda each: (each.weight, each.bias), layer, (gamma, beta))
+        layer = equinox.tree_at(lambda a: (a.weight, a.bias), layer, (gamma, beta))
     if mean is not None:
         state = state.set(layer.batch_counter, jnp.array(1))
         state = state.set(layer.batch_state_index, (jnp.array(mean), jnp.array(variance)))

@@ -12,10 +12,8 @@ OWN = "backward", "double_backward"
 def applied(src, mean, variance, gamma, beta, epsilon, frozen):
     vectors = {"scale": gamma, "bias": beta}
     vectors = {name: a for name, a in vectors.items() if a is not None}
-    layer = linen.BatchNorm(
-        use_running_average=frozen, momentum=0.0, epsilon=epsilon, use_scale="scale" in vectors,
-        use_bias="bias" in vectors,
-    )  # fmt: skip
+    used = {f"use_{name}": name in vectors for name in ("scale", "bias")}
+    layer = linen.BatchNorm(use_running_average=frozen, momentum=0.0, epsilon=epsilon, **used)
     state = {"params": vectors, "batch_stats": {"mean": mean, "var": variance}}
     return layer.apply(state, src, mutable=["batch_stats"])
 

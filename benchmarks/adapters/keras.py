@@ -41,10 +41,8 @@ def functions(backend):
         layer = layer_of(src.shape, demand(gamma), 0 * gamma, epsilon)
         return tuple(gradients(layer, src, diff_dst, second))
 
-    return {
-        "training": training, "inference": inference, "backward": backward,
-        "double_backward": double_backward,
-    }  # fmt: skip
+    functions = training, inference, backward, double_backward
+    return {function.__name__: function for function in functions}
 
 
 # ---- {backend}: the gradient; with `second`, the gradient of that, by src, diff_dst, gamma ------

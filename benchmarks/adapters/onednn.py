@@ -15,11 +15,9 @@ driver = onednn()
 
 def run(op, layout, src, tensors, vectors, epsilon):
     dims = src.shape if layout == "NCX" else (src.shape[0], src.shape[-1], *src.shape[1:-1])
-    call = driver.bn_new(
-        len(dims), (ctypes.c_int64 * len(dims))(*dims), LAYOUTS[layout], 0,
-        pointers([src, *tensors]), pointers(vectors), ctypes.c_float(epsilon), op,
-        len(os.sched_getaffinity(0)),
-    )  # fmt: skip
+    sizes, threads = (ctypes.c_int64 * len(dims))(*dims), len(os.sched_getaffinity(0))
+    data = pointers([src, *tensors]), pointers(vectors), ctypes.c_float(epsilon)
+    call = driver.bn_new(len(dims), sizes, LAYOUTS[layout], 0, *data, op, threads)
     if not call:
         raise ValueError("oneDNN has no such implementation")
     driver.bn_free(call)
@@ -45,5 +43,5 @@ def backward_of(layout, src, diff_dst, mean, variance, gamma, epsilon):
 
 
 training, inference, backward = (
-    partial(each, LAYOUT) for each in (training_of, inference_of, backward_of)
+    partial(function, LAYOUT) for function in (training_of, inference_of, backward_of)
 )

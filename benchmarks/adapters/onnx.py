@@ -13,20 +13,17 @@ VECTORS = "scale", "B", "input_mean", "input_var"
 def model_of(shape, epsilon, training, **constants):
     """A model of the operator, for a src of this shape; other inputs are given or constants."""
     results = ("Y", "running_mean", "running_var")[: 3 if training else 1]
-    node = helper.make_node(
-        "BatchNormalization", ["X", *VECTORS], results, epsilon=epsilon, momentum=0.0,
-        training_mode=int(training),
-    )  # fmt: skip
+    options = {"epsilon": epsilon, "momentum": 0.0, "training_mode": int(training)}
+    node = helper.make_node("BatchNormalization", ["X", *VECTORS], results, **options)
 
     def described(name):
         dims = shape if name in "XY" else shape[1:2]
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
 
-    graph = helper.make_graph(
-        [node], "model", [described(name) for name in ("X", *VECTORS) if name not in constants],
-        [described(name) for name in results],
-        [numpy_helper.from_array(a, name) for name, a in constants.items()],
-    )  # fmt: skip
+    inputs = [described(name) for name in ("X", *VECTORS) if name not in constants]
+    outputs = [described(name) for name in results]
+    arrays = [numpy_helper.from_array(a, name) for name, a in constants.items()]
+    graph = helper.make_graph([node], "model", inputs, outputs, arrays)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
 
 

@@ -11,10 +11,8 @@ OWN = "backward", "double_backward"
 
 def layer_of(src, epsilon):
     letters = {2: "NC", 3: "NWC", 4: "NHWC", 5: "NDHWC"}[src.ndim]
-    layer = sonnet.BaseBatchNorm(
-        False, False, sonnet.ExponentialMovingAverage(0.0), sonnet.ExponentialMovingAverage(0.0),
-        epsilon, data_format=letters,
-    )  # fmt: skip
+    averages = sonnet.ExponentialMovingAverage(0.0), sonnet.ExponentialMovingAverage(0.0)
+    layer = sonnet.BaseBatchNorm(False, False, *averages, epsilon, data_format=letters)
     layer._initialize(src)
     return layer
 

@@ -23,10 +23,8 @@ def inference(src, mean, variance, gamma, beta, epsilon):
 
 def backward(src, diff_dst, mean, variance, gamma, epsilon):
     src, diff_dst, mean, variance, gamma = tensors(src, diff_dst, mean, variance, gamma)
-    grads = torch.ops.aten.native_batch_norm_backward(
-        diff_dst, src, gamma, None, None, mean, (variance + epsilon).rsqrt(), True, epsilon,
-        [True] * 3,
-    )  # fmt: skip
+    saved = mean, (variance + epsilon).rsqrt(), True, epsilon, [True] * 3
+    grads = torch.ops.aten.native_batch_norm_backward(diff_dst, src, gamma, None, None, *saved)
     return grads if gamma is not None else grads[0]
 
 

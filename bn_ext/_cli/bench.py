@@ -29,20 +29,21 @@ ALONE, IN_A_PAIR = 5, 9
 
 def add_options(add: Callable[..., Any], ops: Iterable[str] = OPS) -> None:
     """The options that choose rows."""
-    add("--shapes", nargs="+", type=as_shape, metavar="NxCx...",
-        help="N, C and any other sizes, like 8x64x28x28 (default: ResNet-50's)")  # fmt: skip
+    text = "N, C and any other sizes, like 8x64x28x28 (default: ResNet-50's)"
+    add("--shapes", nargs="+", type=as_shape, metavar="NxCx...", help=text)
     for name, choices, default, default_text in (
         ("dtypes", DTYPES, ["float32"], "float32"),
         ("layouts", LAYOUTS, LAYOUTS, "both"),
         ("op", ops, ["backward"], "backward"),
         ("behind", WORK, ["pass"], "pass"),
     ):
-        add(f"--{name}", nargs="+", choices=choices, default=default,
-            metavar=name.removesuffix("s").upper(), type=_layout if name == "layouts" else str,
-            help=f"any of {', '.join(choices)} (default: {default_text})")  # fmt: skip
-    add("--threads", nargs="+", type=as_whole, default=[None], metavar="N",
-        help="numbers of threads (default: each package's own; "
-        f"bn_ext's is up to {_core.default_threads()})")  # fmt: skip
+        text = f"any of {', '.join(choices)} (default: {default_text})"
+        options = {"type": _layout if name == "layouts" else str, "choices": choices}
+        options |= {"default": default, "metavar": name.removesuffix("s").upper(), "help": text}
+        add(f"--{name}", nargs="+", **options)
+    most = _core.default_threads()
+    text = f"numbers of threads (default: each package's own; bn_ext's is up to {most})"
+    add("--threads", nargs="+", type=as_whole, default=[None], metavar="N", help=text)
     add("--seconds", type=as_seconds, default=1.0, help="seconds per row (default: %(default)s)")
 
 
@@ -79,7 +80,7 @@ def cells(r: Row, peers: Iterable[str]) -> dict[str, str]:
     if "pairs" in times:
         texts["pair"] = f"{1e3 * r['pairs']['bn_ext']:.4f}"
     for name in peers:
-        ratios = [r[each][name] / r[each]["bn_ext"] for each in times if name in r[each]]
+        ratios = [r[key][name] / r[key]["bn_ext"] for key in times if name in r[key]]
         text = "/".join(f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2f}" for ratio in ratios)
         texts[name] = text and text + "x"
     return texts

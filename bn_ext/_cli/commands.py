@@ -8,16 +8,24 @@ from collections.abc import Callable
 from typing import Any
 
 from bn_ext._cli.bench import WORDS, add_options, bench
-from bn_ext._cli.info import info
 from bn_ext._cli.reference import add_options as add_check_options, check
 from bn_ext._cli.usage import UsageError
 from bn_ext._cli.verify import verify
+from bn_ext._runtime import show_config
 from bn_ext._version import __version__
 
 EXIT = """Exit status: 0 on success; 1 if verify found a wrong bit, or check a wrong result; 2 for
 wrong usage (with no command, this help is printed), a missing package, a file or an output that
 cannot be read or written, or too little memory; 130 if interrupted, or if the reader of the output
 closed the pipe."""
+
+
+def info(_: argparse.Namespace) -> int:
+    """Show the version, the instruction-set level, the number of threads and what sets it, the
+    caches, and the OpenMP runtimes that are loaded.
+    """
+    show_config()
+    return 0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,16 +44,10 @@ def parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         return command.add_argument
 
-    add = add_command(info, "show the build, the CPU and the threads in use")
-    add("--json", action="store_true", help="print it as JSON")
-    add("--with", dest="together_with", nargs="+", default=[], metavar="MODULE",
-        help="import these first, to see which OpenMP runtimes they load")  # fmt: skip
-
+    add_command(info, "show the build, the CPU and the threads in use")
     add_command(verify, "check that results have the same bits as on other CPUs")
-
     add = add_command(bench, "time bn_ext on this CPU, next to NumPy and torch", epilog=WORDS)
     add_options(add)
-
     add_check_options(add_command(check, "check a Python function"))
     return top
 

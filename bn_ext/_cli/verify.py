@@ -129,7 +129,7 @@ def problems(dtype: Dtype, kinds: str) -> Iterator[Problem]:
     to nearly zero, so that rounding errors show.
     """
     for kind in kinds.split():
-        for layout, shape in ((k, shape) for k, each in SHAPES[kind].items() for shape in each):
+        for layout, shape in ((k, shape) for k, row in SHAPES[kind].items() for shape in row):
             src, diff_dst = (_operand(dtype, kind, shape, start) for start in STARTS)
             if kind in ("dense", "gapped"):
                 channels = np.moveaxis(diff_dst, -1 if layout == "NXC" else 1, 0)[1::3]
@@ -223,10 +223,10 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
             out = array, None, None
             yield from _functions.batch_norm_backward(src, array, *backward[2:], out=out, **options)
             array, second = _own(other), _own(other[::-1])
+            both = second, array, None
             yield from _functions.batch_norm_double_backward(
-                src, array, *backward[2:], second, variance, mean, out=(second, array, None),
-                **options,
-            )  # fmt: skip
+                src, array, *backward[2:], second, variance, mean, out=both, **options
+            )
     elif mode.startswith("double"):
         yield from _functions.batch_norm_double_backward(
             *backward, other[::-1], variance, mean, is_training=training, **options
@@ -289,10 +289,8 @@ def wrong() -> str:
     for isa in available_isas():
         computed = digests(isa)
         if computed != right:
-            differ, other = (
-                dict(computed.items() - right.items()),
-                dict(right.items() - computed.items()),
-            )
+            differ = {key: text for key, text in computed.items() if right.get(key) != text}
+            other = dict(right.items() - computed.items())
             return f"{spelled(isa)}: digests of whole calls: {differ}, expected {other}"
         print(f"{spelled(isa):>15}: {len(computed)} digests correct{missing}", flush=True)
     return ""

@@ -75,10 +75,6 @@ cdef bint is_tensor(object a) except -1:
 
 
 def _hint(a, str name, bint written):
-    if str(getattr(a, "device", None)) == "meta":
-        return "; torch's device meta holds no data"
-    if str(getattr(a, "layout", "torch.strided")) != "torch.strided":
-        return "; it is not dense" if written else f"; pass {name}.detach().to_dense()"
     if str(getattr(a, "dtype", None)) == "torch.bfloat16":
         return (f"; pass {name}.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16), "
                 "which copies nothing")
@@ -249,13 +245,9 @@ cpdef int as_format(object data_format) except -1:
         return 0
     code = FORMATS.get(str(data_format)) if isinstance(data_format, str) else None
     if code is None:
-        hint = ""
-        for name in FORMATS:
-            if isinstance(data_format, str) and str(data_format).lower() == name.lower():
-                hint = f"; did you mean {name!r}?"
         raise ValueError(
             "data_format: expected 'NXC' or 'NCX', or a name for one number of axes such as "
-            f"'NHWC' or 'NCHW', got {shown(data_format)}{hint}"
+            f"'NHWC' or 'NCHW', got {shown(data_format)}"
         )
     return code
 

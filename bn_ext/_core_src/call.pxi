@@ -42,7 +42,6 @@ cdef class Call:
     cdef bint vectors_wanted        # are diff_gamma and diff_beta written?
     cdef bint exact                 # are sums exact?
     cdef bint dry
-    cdef bint running               # are mean and variance a layer's running statistics?
 
     # Set by inputs.pxi, from the data.
     cdef int dtype                  # code of the data's dtype
@@ -181,15 +180,12 @@ cdef inline int rows_of_state(const bn_format *format) noexcept:
     return format.limbs + BN_MORE_ROWS
 
 
-cdef inline int rows_of_plain(int dtype, bint of_moments) noexcept:
-    return bn_rows_of_statistics(<bn_dtype>dtype) if of_moments else BN_SUMS
-
-
 cdef tuple expected_shape(Call c, int role):
     if is_vector(role):
         return (c.channels,)
     if role == SUMS:
-        return (rows_of_plain(c.dtype, c.entry == TRAINING_SUMS), c.channels)
+        of_moments = c.entry == TRAINING_SUMS
+        return (bn_rows_of_statistics(<bn_dtype>c.dtype) if of_moments else BN_SUMS, c.channels)
     if role == STATE:
         return (rows_of_state(format_of(c.dtype, c.facts.is_forward)), BN_SUMS, c.channels)
     return shape_of(&c.view[SRC])
@@ -248,8 +244,6 @@ cdef int check(Call c) except -1:
     for role in range(MEAN, DIFF_DIFF_BETA + 1):
         if is_read(c, role):
             check_vector(c, role, "float64")
-    if c.running:
-        check_not_negative(c)
     check_sums(c)
     check_running(c)
     if has(c, WORKSPACE):

@@ -82,10 +82,8 @@ def training(src, gamma=None, beta=None, epsilon=None, data_format=None, running
 
 def inference(src, mean, variance, gamma=None, beta=None, epsilon=None, data_format=None,
               src_1=None, relu=False, workspace=None, out=None, num_threads=None, words=None,
-              dry=False, running=False):
-    """`running`: the statistics are a layer's own."""
+              dry=False):
     cdef Call c = new_call(INFERENCE)
-    c.running = running
     convert_options(c, data_format, num_threads, words, dry)
     convert(c, SRC, src)
     convert(c, MEAN, mean)

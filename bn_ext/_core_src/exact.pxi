@@ -82,11 +82,6 @@ STATE_FORMATS = {(dtype, of_moments): StateFormat(dtype, of_moments)
                  for dtype in DTYPES for of_moments in (False, True)}
 
 
-def rows_of_sums(str dtype, bint of_moments):
-    """The number of rows of a part's plain sums."""
-    return rows_of_plain(DTYPES.index(dtype), of_moments)
-
-
 cdef object as_dense(object a):
     """The array if it is aligned and C-contiguous, else a copy that is both. An array received
     over a network may be neither."""

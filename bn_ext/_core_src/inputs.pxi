@@ -94,18 +94,6 @@ cdef int check_vector(Call c, int role, str convert_to) except -1:
     return 0
 
 
-cdef int check_not_negative(Call c) except -1:
-    """Refuse a layer's running variance that no data can have."""
-    cdef bn_vector variance = vector_of(c, VARIANCE)
-    cdef double value
-    cdef Py_ssize_t i
-    for i in range(c.channels):
-        vector_read(&variance, i, 1, &value)
-        if value < 0:
-            raise ValueError(f"running_variance: expected at least 0, got {value} in channel {i}")
-    return 0
-
-
 cdef int warn_of_negative(Call c) except -1:
     """Let NumPy warn of the root of a negative number, under the caller's np.errstate: where a
     variance plus epsilon is negative, results are NaN."""

@@ -27,9 +27,7 @@ __all__ = [
 __dir__ = __all__.copy
 
 
-_TYPES = {
-    "float32": ["float32"], "float16": ["float32"], "bfloat16": ["float32", "bfloat16"]
-}  # fmt: skip
+_TYPES = {"float32": ["float32"], "float16": ["float32"], "bfloat16": ["float32", "bfloat16"]}
 _RULES = Rules(_TYPES, {})
 _FORWARD = Rules(_TYPES, {"running_mean": "mean", "running_variance": "variance"})
 _BACKPROP = Rules(_TYPES, {"src": "input_forward", "diff_dst": "output_delta"})
@@ -113,18 +111,15 @@ def batch_norm_forward_training(
     if (gamma is None) != (beta is None):
         present, absent = ("beta", "gamma") if gamma is None else ("gamma", "beta")
         raise ValueError(f"gamma, beta: expected both or neither, got {present} without {absent}")
-    arrays = _FORWARD.arrays(
-        src=src, running_mean=mean, running_variance=variance,
-        optional={"gamma": gamma, "beta": beta},
-    )  # fmt: skip
+    affine = {"gamma": gamma, "beta": beta}
+    arrays = _FORWARD.arrays(affine, src=src, running_mean=mean, running_variance=variance)
     old = arrays["running_mean"], arrays["running_variance"]
     with _core.DefaultMode():
         new = [a.astype(np.float32) for a in old]
-        dst, *batch = _core.training(
-            **arrays | {"running_mean": new[0], "running_variance": new[1]}, **shared,
-            exponential_avg_factor=1 - momentum, correction=0,
-            out=(None, *map(np.empty_like, old)),
-        )  # fmt: skip
+        arrays |= {"running_mean": new[0], "running_variance": new[1]}
+        update = {"exponential_avg_factor": 1 - momentum, "correction": 0}
+        out = None, *map(np.empty_like, old)
+        dst, *batch = _core.training(**arrays, **update, **shared, out=out)
         running = [a.astype(old[0].dtype, copy=False) for a in new]
     return BatchNormForwardTraining(dst, *running, *batch)
 
@@ -229,10 +224,8 @@ def batch_norm_training_backprop(
     """
     shared = _shared(epsilon, data_format)
     wanted = _core.as_flag(gamma_delta, "gamma_delta"), _core.as_flag(beta_delta, "beta_delta")
-    arrays = _BACKPROP.arrays(
-        src=input_forward, diff_dst=output_delta, mean=mean, variance=variance,
-        optional={"gamma": gamma},
-    )  # fmt: skip
+    data = {"src": input_forward, "diff_dst": output_delta}
+    arrays = _BACKPROP.arrays({"gamma": gamma}, **data, mean=mean, variance=variance)
     grads = _core.backward(**arrays, **shared, param_grads=any(wanted))
     return BatchNormTrainingBackprop(
         grads.diff_src,
@@ -303,9 +296,7 @@ def batch_norm_training_backward(
     if wanted != _core.as_flag(diff_beta, "diff_beta"):
         got = f"{diff_gamma}, {diff_beta}"
         raise ValueError(f"diff_gamma, diff_beta: expected both or neither, got {got}")
-    arrays = _RULES.arrays(
-        src=src, diff_dst=diff_dst, mean=mean, variance=variance,
-        optional={"gamma": gamma if wanted else None},
-    )  # fmt: skip
+    scale = {"gamma": gamma if wanted else None}
+    arrays = _RULES.arrays(scale, src=src, diff_dst=diff_dst, mean=mean, variance=variance)
     grads = _core.backward(**arrays, **shared, param_grads=wanted)
     return BatchNormTrainingBackward(*grads)

@@ -27,12 +27,10 @@ __dir__ = __all__.copy
 # A word tells only where C is, not how many axes x has.
 _FORMATS = {"NHWC": "NXC", "NDHWC": "NXC", "NCHW": "NCX", "NCDHW": "NCX"}
 _TYPES = {name: ["float32"] for name in ("float16", "bfloat16", "float32")}
-_NAMES = {
-    "src": "x", "diff_dst": "y_backprop", "gamma": "scale", "beta": "offset",
-    "running_mean": "mean", "running_variance": "variance",
-}  # fmt: skip
+_NAMES = {"src": "x", "diff_dst": "y_backprop", "gamma": "scale", "beta": "offset"}
+_RUNNING = {"running_mean": "mean", "running_variance": "variance"}
 _RESERVED = {"mean": "reserve_space_1", "variance": "reserve_space_2"}
-_V3 = Rules(_TYPES, _NAMES, ranks=(4, 5))
+_V3 = Rules(_TYPES, _NAMES | _RUNNING, ranks=(4, 5))
 _GRAD = Rules(_TYPES, _NAMES | _RESERVED, ranks=(4, 5))
 
 _Format: TypeAlias = Literal["NHWC", "NDHWC", "NCHW", "NCDHW"] | bytes | None
@@ -138,12 +136,11 @@ def fused_batch_norm_v3(
         running = [np.zeros_like(gamma)] * 2
     new_mean, new_variance = (old.copy() for old in running)
     if trains:
-        y, *reserved = _core.training(
-            **arrays, **shared, running_mean=new_mean, running_variance=new_variance,
-            exponential_avg_factor=factor,
-            correction=int(src.size > gamma.size),  # the divisor is max(M - 1, 1)
-            out=(None, np.empty_like(gamma), np.empty_like(gamma)),
-        )  # fmt: skip
+        arrays |= {"running_mean": new_mean, "running_variance": new_variance}
+        correction = int(src.size > gamma.size)  # the divisor is max(M - 1, 1)
+        update = {"exponential_avg_factor": factor, "correction": correction}
+        out = None, np.empty_like(gamma), np.empty_like(gamma)
+        y, *reserved = _core.training(**arrays, **update, **shared, out=out)
     else:
         y = _core.inference(**arrays, **shared, mean=new_mean, variance=new_variance)
         reserved = [new_mean.copy(), new_variance.copy()]
@@ -214,10 +211,9 @@ def fused_batch_norm_grad_v3(
     array([4., 4.], dtype=float32)
     """
     shared = _shared(epsilon, data_format, is_training)
-    arrays = _GRAD.arrays(
-        src=x, diff_dst=y_backprop, gamma=scale, mean=reserve_space_1, variance=reserve_space_2,
-        optional={"reserve_space_3": reserve_space_3},
-    )  # fmt: skip
+    data, unused = {"src": x, "diff_dst": y_backprop}, {"reserve_space_3": reserve_space_3}
+    stats = {"mean": reserve_space_1, "variance": reserve_space_2}
+    arrays = _GRAD.arrays(unused, **data, gamma=scale, **stats)
     arrays.pop("reserve_space_3", None)
     empty = [np.empty(0, float32), np.empty(0, float32)]
     return FusedBatchNormGradV3(*_core.backward(**arrays, **shared), *empty)

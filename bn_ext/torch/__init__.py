@@ -77,10 +77,8 @@ def batch_norm(
     >>> y.detach().flatten()
     tensor([-1.,  1.])
     """
-    return _batch_norm(
-        input, running_mean, running_var, weight, bias, training, momentum, eps, src_1, relu, group,
-        whole_gradients, None,
-    )  # fmt: skip
+    tensors = input, running_mean, running_var, weight, bias
+    return _batch_norm(*tensors, training, momentum, eps, src_1, relu, group, whole_gradients, None)
 
 
 def _wrong_kind(name: str, tensor: Tensor, input: Tensor, is_written: bool) -> Exception:
@@ -135,10 +133,10 @@ def _batch_norm(
             "input: expected more than one value per channel when training, got shape "
             f"{tuple(input.shape)}"
         )
-    dst: Tensor = call_batch_norm(
-        input, weight, bias, src_1, running_mean, running_var, training, momentum, eps, relu,
-        relu and torch.is_grad_enabled(), group, whole_gradients, tracked=tracked,
-    )[0]  # fmt: skip
+    optional = weight, bias, src_1, running_mean, running_var
+    gate = relu and torch.is_grad_enabled()
+    options = training, momentum, eps, relu, gate, group, whole_gradients
+    dst: Tensor = call_batch_norm(input, *optional, *options, tracked=tracked)[0]
     return dst
 
 
@@ -166,11 +164,8 @@ class _BatchNorm:
             with _core.DefaultMode():
                 momentum = 0.0 if tracked is None else 1 / (int(tracked) + 1)
         mean, variance = (self.running_mean, self.running_var) if uses_running else (None, None)
-        group, whole_gradients = self._over()
-        return _batch_norm(
-            input, mean, variance, self.weight, self.bias, from_batch, momentum, self.eps, src_1,
-            self.relu, group, whole_gradients, tracked,
-        )  # fmt: skip
+        options = from_batch, momentum, self.eps, src_1, self.relu, *self._over(), tracked
+        return _batch_norm(input, mean, variance, self.weight, self.bias, *options)
 
     def _over(self) -> tuple[str | None, bool]:
         return None, False

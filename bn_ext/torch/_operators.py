@@ -26,16 +26,13 @@ from bn_ext._sums import GradientSums, Statistics, total_of
 
 # ---- tensors as arrays, and the options of every call -------------------------------------------
 
-_WORDS = _core.Words({
-    "src": "input", "gamma": "weight", "beta": "bias", "mean": "running_mean",
-    "variance": "running_var", "running_variance": "running_var",
-})  # fmt: skip
+_NAMES = {"src": "input", "gamma": "weight", "beta": "bias", "mean": "running_mean"}
+_WORDS = _core.Words(_NAMES | dict.fromkeys(("variance", "running_variance"), "running_var"))
 
-#: NumPy's codes; bits of bfloat16 are seen as integers first.
-_CODES = {torch.float32: "=f4", torch.float64: "=f8", torch.float16: "=f2", torch.bfloat16: "=u2",
-          torch.uint8: "=u1"}  # fmt: skip
 #: The dtypes of data and vectors.
-FLOATS = [*_CODES][:4]
+FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+#: NumPy's codes; bits of bfloat16 are seen as integers first.
+_CODES = dict(zip([*FLOATS, torch.uint8], ("=f4", "=f8", "=f2", "=u2", "=u1"), strict=True))
 
 
 def _array(tensor: Tensor | None, written: bool = False) -> Any:
@@ -56,11 +53,9 @@ def _array(tensor: Tensor | None, written: bool = False) -> Any:
             f"{tuple(tensor.shape)} that has none, or whose memory was freed"
         )
     size, is_dense = tensor.itemsize, tensor.is_contiguous()
-    interface = {
-        "version": 3, "typestr": _CODES[tensor.dtype], "data": (address, not written),
-        "shape": tensor.shape,
-        "strides": None if is_dense else tuple([step * size for step in tensor.stride()]),
-    }  # fmt: skip
+    strides = None if is_dense else tuple([step * size for step in tensor.stride()])
+    memory = {"data": (address, not written), "shape": tensor.shape, "strides": strides}
+    interface = {"version": 3, "typestr": _CODES[tensor.dtype], **memory}
     array = np.asarray(SimpleNamespace(tensor=tensor, __array_interface__=interface))
     if tensor.dtype != torch.bfloat16:
         return array
@@ -135,10 +130,9 @@ def _update(
     outputs = _new(src, gate)
     dst, (mean, variance), workspace = map(_writable, outputs)
     x, shared = _array(src), _options()
-    options: dict[str, Any] = {
-        "gamma": _array(weight), "beta": _array(bias), "src_1": _array(src_1), "epsilon": eps,
-        "relu": relu, "workspace": workspace if gate else None, "words": _WORDS, **shared,
-    }  # fmt: skip
+    options: dict[str, Any] = {"epsilon": eps, "relu": relu, "words": _WORDS, **shared}
+    options |= {"gamma": _array(weight), "beta": _array(bias), "src_1": _array(src_1)}
+    options["workspace"] = workspace if gate else None
     if not training:
         stats = _array(running_mean), _array(running_var)
         _core.inference(x, *stats, out=dst, **options)
@@ -147,15 +141,13 @@ def _update(
         return outputs
     running: dict[str, Any] = {}
     if running_mean is not None and running_var is not None:
-        running = {
-            "running_mean": _writable(running_mean), "running_variance": _writable(running_var),
-            "exponential_avg_factor": momentum, "correction": 0 if group else 1,
-        }  # fmt: skip
+        running = {"exponential_avg_factor": momentum, "correction": 0 if group else 1}
+        running["running_mean"] = _writable(running_mean)
+        running["running_variance"] = _writable(running_var)
         torch.autograd.graph.increment_version((running_mean, running_var))
-    _core.training(  # with a group, a dry run: errors come before other processes wait
-        x, out=(dst, mean, variance), exact=group is not None, dry=dry or bool(group), **options,
-        **running,
-    )  # fmt: skip
+    # With a group, a dry run: errors come before other processes wait.
+    exact, is_dry = group is not None, dry or bool(group)
+    _core.training(x, out=(dst, mean, variance), exact=exact, dry=is_dry, **options, **running)
     if group and not dry:
         total = _shared("batch_norm", group, src, eps, partial(Statistics, x, exact=True, **shared))
         mean[:], variance[:] = total.mean, total.variance
@@ -220,18 +212,14 @@ def _gradients(
     group: str | None, whole: bool, bias: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """diff_src, diff_weight, diff_bias (of this dtype), and diff_src_1 if it is not diff_dst."""
-    outputs = _outputs_of_gradients(
-        src, diff_dst, statistics, weight, workspace, training, eps, relu, added, vectors, group,
-        whole, bias,
-    )  # fmt: skip
+    needed = {"src": src, "weight": weight, "relu": relu, "added": added, "vectors": vectors}
+    outputs = _outputs_of_gradients(*_Gradient(**needed, bias=bias))
     diff_src, *diff_vectors, diff_src_1 = map(_writable, outputs)
     x, diff, (mean, variance) = _array(src), _array(diff_dst), _array(statistics)
     options = _options()
     gate: dict[str, Any] = {"relu": relu, "workspace": _array(workspace) if relu else None}
-    backward = partial(
-        _core.backward, variance=variance, gamma=_array(weight), epsilon=eps, words=_WORDS,
-        **options,
-    )  # fmt: skip
+    fixed = {"variance": variance, "gamma": _array(weight), "epsilon": eps, "words": _WORDS}
+    backward = partial(_core.backward, **fixed, **options)
 
     def sum_own() -> GradientSums:
         own = GradientSums(x, diff, mean, exact=True, **gate, **options)
@@ -243,12 +231,11 @@ def _gradients(
     if group and (training or (whole and vectors)):
         total = _shared("batch_norm_backward", group, src, eps, sum_own)
         vectors &= whole
-    out = diff_src, *(diff_vectors if vectors else (None, None)), diff_src_1
-    backward(
-        x, diff, mean, is_training=training, param_grads=vectors, diff_src_1=relu and added,
-        out=out if relu and added else out[:3], exact=group is not None and (training or whole),
-        total=total_of(total), **gate,
-    )  # fmt: skip
+    is_fourth = relu and added
+    out = diff_src, *(diff_vectors if vectors else (None, None)), *[diff_src_1] * is_fourth
+    modes = {"is_training": training, "param_grads": vectors, "diff_src_1": is_fourth}
+    exact = group is not None and (training or whole)
+    backward(x, diff, mean, out=out, exact=exact, total=total_of(total), **modes, **gate)
     return outputs
 
 
@@ -270,12 +257,11 @@ def _second(
     """Gradients of src, diff_dst and weight, given those of what `_gradients` returns."""
     outputs = _outputs_of_second(src, diff_dst, statistics, weight)
     of_src = torch.zeros_like(src) if of_src is None else of_src
-    arrays = map(_array, (weight, of_src, of_weight, of_bias))
-    gated_double_backward(
-        _array(src), _array(diff_dst), *_array(statistics), *arrays, of_src_1=_array(of_src_1),
-        workspace=_array(workspace) if relu else None, is_training=training,
-        out=tuple(map(_writable, outputs)), epsilon=eps, words=_WORDS, **_options(),
-    )  # fmt: skip
+    tensors = src, diff_dst, statistics, weight, of_src, of_weight, of_bias
+    x, diff, stats, *others = map(_array, tensors)
+    options = {"is_training": training, "epsilon": eps, "words": _WORDS, **_options()}
+    options |= {"workspace": _array(workspace) if relu else None, "of_src_1": _array(of_src_1)}
+    gated_double_backward(x, diff, *stats, *others, **options, out=tuple(map(_writable, outputs)))
     return outputs
 
 
@@ -285,10 +271,9 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(step.src, statistics, step.weight, workspace)
-    ctx.options = {
-        "training": step.training, "eps": step.eps, "relu": step.relu, "group": step.group,
-        "whole": step.whole, "added": step.src_1 is not None, "bias": _dtype(step.bias),
-    }  # fmt: skip
+    options = {"training": step.training, "eps": step.eps, "relu": step.relu, "group": step.group}
+    options |= {"whole": step.whole, "added": step.src_1 is not None, "bias": _dtype(step.bias)}
+    ctx.options = options
 
 
 def _backward(ctx: Any, diff_dst: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
@@ -297,10 +282,8 @@ def _backward(ctx: Any, diff_dst: Tensor | None, *_: None) -> tuple[Tensor | Non
         return no_grads
     src, statistics, weight, workspace = ctx.saved_tensors
     needed = ctx.needs_input_grad[:4]
-    call = _Gradient(
-        src=src, diff_dst=diff_dst, statistics=statistics, weight=weight, workspace=workspace,
-        vectors=any(needed[1:3]), **ctx.options,
-    )  # fmt: skip
+    options = {"vectors": any(needed[1:3]), **ctx.options}
+    call = _Gradient(src, diff_dst, statistics, weight, workspace, **options)
     *three, diff_src_1 = _call_of_gradients(*call)
     grads = *three, diff_src_1 if call.relu else diff_dst
     needed_grads = (grad if need else None for grad, need in zip(grads, needed, strict=True))
@@ -412,8 +395,8 @@ def _differentiable(
 call_batch_norm = _differentiable(
     _operator("batch_norm", _normalize, _outputs, _SCHEMA), _update, 4, _keep, _backward, _count
 )
+_GRADIENTS = _operator("batch_norm_backward", _gradients, _outputs_of_gradients)
 _call_of_gradients = _differentiable(
-    _operator("batch_norm_backward", _gradients, _outputs_of_gradients),
-    _gradients, 5, _keep_gradients, _backward_of_gradients,
-)  # fmt: skip
+    _GRADIENTS, _gradients, 5, _keep_gradients, _backward_of_gradients
+)
 _call_of_second = _operator("batch_norm_double_backward", _second, _outputs_of_second)

@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 
-X86 = platform.machine().lower() in ("x86_64", "amd64")
+X86 = platform.machine() == "x86_64"
 # name -> control bits for x86's MXCSR, for Arm's FPCR
 FP_MODES = {
     "default": (0, 0),
@@ -21,26 +21,23 @@ FENV_AT = 28 if X86 else 0
 # FE_INVALID, FE_DIVBYZERO and FE_OVERFLOW.
 SERIOUS = 0b1101 if X86 else 0b111
 
-
-def math_library():
-    return ctypes.CDLL(None)
+LIBM = ctypes.CDLL(None)
 
 
 @contextlib.contextmanager
 def fp_mode(name):
     """Run in this mode."""
-    libm = math_library()
     env, changed = ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)
-    libm.fegetenv(env)
-    libm.fegetenv(changed)
+    LIBM.fegetenv(env)
+    LIBM.fegetenv(changed)
     place = slice(FENV_AT, FENV_AT + 4)
     word = int.from_bytes(changed.raw[place], "little") | FP_MODES[name][0 if X86 else 1]
     changed[place] = word.to_bytes(4, "little")
-    libm.fesetenv(changed)
+    LIBM.fesetenv(changed)
     try:
         yield
     finally:
-        libm.fesetenv(env)
+        LIBM.fesetenv(env)
 
 
 def fp_mode_in_effect():
