@@ -13,7 +13,7 @@ from weak_kernels import SUMS, Kernels
 
 import bn_ext
 from bn_ext.testing import Report, check_backward, check_forward
-from bn_ext.testing._cases import ARITHMETICS, OPERANDS, RECIPES, standard_cases
+from bn_ext.testing._cases import ARITHMETICS, OPERANDS, RECIPES, Case, Kind, standard_cases
 from bn_ext.testing._report import Finding, called, compared, judged, run
 
 pytestmark = [pytest.mark.fast, pytest.mark.any_level, needs_long_double]
@@ -105,10 +105,7 @@ def test_limits_end_where_they_say(name, data):
             assert (limits[:-1] <= limits[1:]).all()
             assert len(limits) == (4 if data == "float16" else 3)
             for kind, limit in zip(ARITHMETICS, limits, strict=False):
-                judge = partial(
-                    compared, case.name, result, right=right, limits=limits, data=data,
-                    axis=case.axis, arithmetic=kind,
-                )  # fmt: skip
+                judge = partial(compared, case, result, limits=limits, arithmetic=kind, right=right)
                 for sign in (-1, 1):
                     assert judge(right + sign * limit * 0.999).verdict == "right"
                     moved = right.copy()
@@ -155,7 +152,8 @@ def test_the_sign_of_inf_and_nan():
 def test_results_that_may_overflow_may_be_inf_of_either_sign(value, limit, verdict):
     """bn_ext's own: two rows of float16, where the right value is 0 and its limit beyond 65504."""
     limits, result = np.full((3, 1), limit), np.float16([value])
-    finding = compared("", "diff_src", result, np.zeros(1), limits, data="float16", axis=-1)
+    case = Case("", Kind("backward"), {"src": result}, 0)
+    finding = compared(case, "diff_src", result, np.zeros(1), limits)
     assert finding.verdict == verdict
 
 
@@ -189,8 +187,8 @@ def test_which_elements_are_wrong_is_said(shape, place, text, axis):
     wrong = np.zeros(shape)
     wrong[place] = 1
     wrong = np.moveaxis(wrong, -1, axis)
-    limits = np.full((3, *wrong.shape), 0.1)
-    finding = compared("", "diff_src", wrong, 0 * wrong, limits, data="float32", axis=axis)
+    case = Case("", Kind("backward", "NXC" if axis < 0 else "NCX"), {"src": wrong}, 0)
+    finding = compared(case, "diff_src", wrong, 0 * wrong, np.full((3, *wrong.shape), 0.1))
     assert finding.where == text
 
 

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection, wait
@@ -52,7 +53,7 @@ def run(
                 if kind == "failed":
                     raise UsageError(value)
                 if kind == "program":
-                    report.makers.append(partial(str, value))
+                    report = replace(report, maker=partial(str, value))
                     break
                 if kind == "report":
                     report.add(value)

@@ -1,9 +1,8 @@
 """Checks of other implementations of batch normalization against exact results."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import wraps
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
+from dataclasses import fields, replace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,9 +17,9 @@ from bn_ext.testing._cases import (
     Kind,
     as_set,
     as_words,
+    known,
     standard_cases,
 )
-from bn_ext.testing._operators import as_operator
 from bn_ext.testing._report import Finding, Report, run
 
 __all__ = ["Finding", "Report", "check_backward", "check_double_backward", "check_forward"]
@@ -28,33 +27,15 @@ __dir__ = __all__.copy
 
 
 _Arithmetic: TypeAlias = Literal["double", "float32", "any", "float16"]
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
 
 
-def _checking(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """Show no traceback, since the table is what there is to see."""
-
-    @wraps(function)
-    def check(*arguments: _Parameters.args, **options: _Parameters.kwargs) -> _Result:
-        __tracebackhide__ = True
-        try:
-            return function(*arguments, **options)
-        except AssertionError as error:
-            raise error.with_traceback(None) from None
-
-    return check
-
-
-@_checking
 def check_forward(
     function: Callable[..., Any], src: Array | None = None, gamma: ArrayLike | None = None,
     beta: ArrayLike | None = None, *, mean: ArrayLike | None = None,
     variance: ArrayLike | None = None, epsilon: float | None = None, is_training: bool = True,
-    relu: bool = False, add: bool = False, operator: str | None = None,
-    data_format: DataFormat = "NXC", dtypes: str | Sequence[str] = "float32",
-    quick: bool = False, skip: str | Sequence[str] = (), arithmetic: _Arithmetic = "float32",
-    repeats: int = 1, strided: bool = False,
+    relu: bool = False, add: bool = False, correction: Literal[0, 1] | None = None,
+    data_format: DataFormat = "NXC", dtypes: str | Sequence[str] = "float32", quick: bool = False,
+    skip: str | Sequence[str] = (), arithmetic: _Arithmetic = "float32", repeats: int = 1,
 ) -> Report:  # fmt: skip
     """Assert that a function normalizes as it should.
 
@@ -70,8 +51,11 @@ def check_forward(
         With ``is_training=False``.
     add : bool, optional
         Whether the function adds an array of src's shape, the argument ``src_1``.
-    epsilon, is_training, relu, data_format, dtypes, operator, quick, skip, arithmetic, repeats, \
-    strided
+    correction : {0, 1}, optional
+        If given, the function also takes ``running_mean`` and ``running_variance``, and returns the
+        new ones after the other results: 3/4 of these and 1/4 of the batch's, whose variance is
+        then divided by M - correction.
+    epsilon, is_training, relu, data_format, dtypes, quick, skip, arithmetic, repeats
         As for `check_backward`.
 
     Returns
@@ -98,19 +82,17 @@ def check_forward(
     ...
     1 weaker (src * scale + shift)
     """
+    __tracebackhide__ = True
     return _checked("training" if is_training else "inference", **locals())
 
 
-@_checking
 def check_backward(
     function: Callable[..., Any], src: Array | None = None, diff_dst: ArrayLike | None = None,
     mean: ArrayLike | None = None, variance: ArrayLike | None = None,
     gamma: ArrayLike | None = None, *, epsilon: float | None = None, is_training: bool = True,
     own_statistics: bool = False, relu: bool = False, add: bool = False,
-    operator: str | None = None, data_format: DataFormat = "NXC",
-    dtypes: str | Sequence[str] = "float32",
-    quick: bool = False, skip: str | Sequence[str] = (), arithmetic: _Arithmetic = "float32",
-    repeats: int = 1, strided: bool = False,
+    data_format: DataFormat = "NXC", dtypes: str | Sequence[str] = "float32", quick: bool = False,
+    skip: str | Sequence[str] = (), arithmetic: _Arithmetic = "float32", repeats: int = 1,
 ) -> Report:  # fmt: skip
     """Assert that a function computes the gradient of batch normalization.
 
@@ -144,10 +126,6 @@ def check_backward(
     dtypes : str or sequence of str, optional
         With the standard cases, dtypes of the data: float32 (default), float64, float16, bfloat16.
         Vectors are float64 with float64 data, else float32.
-    operator : str, optional
-        The function is called as, and returns the same as, the function of this operator in
-        `bn_ext.specs`, such as ``"FusedBatchNormGradV3"`` or ``"ngraph.BatchNormTraining"``. Not
-        judged: reserve spaces 3 to 5 and, with ``is_training=False``, 1 and 2 of FusedBatchNormV3.
     quick : bool, optional
         Whether to leave out the cases with many elements.
     skip : str or sequence of str, optional
@@ -161,8 +139,6 @@ def check_backward(
     repeats : int, optional
         How often each case is called. All results are judged; ``report.differing`` names cases
         whose results had other bits in another call.
-    strided : bool, optional
-        Whether the function is called with arrays that have gaps between their numbers.
 
     Returns
     -------
@@ -211,10 +187,10 @@ def check_backward(
     ...
     43 wrong, 2 right
     """
+    __tracebackhide__ = True
     return _checked("backward", **locals())
 
 
-@_checking
 def check_double_backward(
     function: Callable[..., Any], src: Array | None = None, diff_dst: ArrayLike | None = None,
     mean: ArrayLike | None = None, variance: ArrayLike | None = None,
@@ -223,7 +199,7 @@ def check_double_backward(
     epsilon: float | None = None, is_training: bool = True, own_statistics: bool = False,
     data_format: DataFormat = "NXC", dtypes: str | Sequence[str] = "float32",
     quick: bool = False, skip: str | Sequence[str] = (), arithmetic: _Arithmetic = "float32",
-    repeats: int = 1, strided: bool = False,
+    repeats: int = 1,
 ) -> Report:  # fmt: skip
     """Assert that a function computes the gradient of the gradient.
 
@@ -235,8 +211,7 @@ def check_double_backward(
         diff_diff_dst and diff_gamma: the results of `bn_ext.batch_norm_double_backward`.
     src, diff_dst, mean, variance, gamma, diff_diff_src, diff_diff_gamma, diff_diff_beta : array
         Data of your own, optional; the standard cases have no Inf, and no subnormal src.
-    epsilon, is_training, own_statistics, data_format, dtypes, quick, skip, arithmetic, repeats, \
-    strided
+    epsilon, is_training, own_statistics, data_format, dtypes, quick, skip, arithmetic, repeats
         As for `check_backward`.
 
     Returns
@@ -253,22 +228,22 @@ def check_double_backward(
     >>> check_double_backward(mine, quick=True).passed
     True
     """
+    __tracebackhide__ = True
     return _checked("double_backward", **locals())
 
 
 def _checked(operation: str, function: Callable[..., Any], **options: Any) -> Report:
     """Run the cases of this check; raise AssertionError if one fails."""
+    __tracebackhide__ = True  # pytest shows the table alone
     if not callable(function):
         raise TypeError(f"function: expected a callable, got {_core.shown(function)}")
-    quick, strided = (_core.as_flag(options[name], name) for name in ("quick", "strided"))
+    quick = _core.as_flag(options["quick"], "quick")
     (arithmetic,) = as_words(
         "arithmetic", [options["arithmetic"]], ARITHMETICS.__contains__,
         f"one of {', '.join(ARITHMETICS)}",
     )  # fmt: skip
     repeats = _core.as_index(options["repeats"], "repeats", "a whole number, 1 or more", 1)
-    flags = {name: options.get(name, False) for name in ("relu", "add", "own_statistics")}
-    kind = Kind(operation, options["data_format"], options["is_training"], **flags)
-    function, kind = as_operator(function, options.get("operator"), kind)
+    kind = Kind(operation, **{f.name: options[f.name] for f in fields(Kind) if f.name in options})
     names = {name for arrays in OPERANDS.values() for name in arrays}
     own = {name: a for name, a in options.items() if name in names and a is not None}
     if own and "src" not in own:
@@ -279,11 +254,10 @@ def _checked(operation: str, function: Callable[..., Any], **options: Any) -> Re
             source, got = "the standard cases" if own else "src", _core.shown(options[name])
             raise TypeError(f"{name}: expected only with {source}, got {got}")
     if own:
-        layout = kind.data_format if options.get("operator") else options["data_format"]
-        cases: Iterable[Case] = [_own_case(kind, own, options["epsilon"], layout)]
+        cases: Iterable[Case] = [_own_case(kind, own, options["epsilon"], options["data_format"])]
     else:
         cases = standard_cases(kind, options["dtypes"], quick=quick, skip=options["skip"])
-    report = run(function, cases, arithmetic=arithmetic, repeats=repeats, strided=strided)
+    report = run(function, cases, arithmetic=arithmetic, repeats=repeats)
     unknown = any(finding.verdict == "not judged" for finding in report.findings)
     if not report.passed or (own and unknown):
         error = AssertionError("\n".join(report.lines()))
@@ -302,7 +276,7 @@ def _own_case(kind: Kind, own: dict[str, Any], epsilon: Any, layout: str) -> Cas
     arrays = {n: _core.as_array(np.asanyarray(a), n) for n, a in own.items() if n != "src"}
     options: Any = {"epsilon": epsilon, "data_format": layout, "dry": True}
     _core.training(src, **options)
-    (dtype,) = kind.known(src.dtype.name, "src")
+    (dtype,) = known(src.dtype.name, "src")
     if src.shape[kind.axis] == 0:
         raise ValueError(f"src: expected at least one channel, got shape {src.shape}")
     last = np.moveaxis(src, kind.axis, -1)

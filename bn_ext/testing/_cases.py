@@ -1,7 +1,7 @@
 """The standard cases: data on which kernels go wrong, for every operation."""
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -43,8 +43,8 @@ RESULTS = {
     "backward": ("diff_src", "diff_gamma", "diff_beta"),
     "double_backward": ("diff_src", "diff_diff_dst", "diff_gamma"),
 }
-#: An operator's running statistics before the call, and their weight in the new ones.
-OLD, OLD_WEIGHT = {"mean": 3.0, "variance": 2.0}, 0.75
+#: Running statistics before the call, and the weight of the batch's in the new ones.
+RUNNING, FACTOR = {"running_mean": 3.0, "running_variance": 2.0}, 0.25
 #: Arrays of src's shape.
 TENSORS = {
     "src", "diff_dst", "diff_diff_src", "src_1", "dst", "diff_src", "diff_diff_dst", "diff_src_1"
@@ -67,7 +67,7 @@ class Case:
     #: None for a gamma or beta that is missing.
     arrays: dict[str, Any]
     epsilon: float
-    #: What is passed by name: src_1 forward, dst backward.
+    #: What is passed by name: src_1 and running statistics forward, dst backward.
     by_name: dict[str, Any] = field(default_factory=dict)
     #: Are sums of its data exact in the arithmetic's type, in any order?
     exact_sums: bool = False
@@ -90,7 +90,7 @@ class Case:
     def results(self) -> tuple[str, ...]:
         kind = self.kind
         gate = ("diff_src_1",) * (kind.add and kind.operation == "backward")
-        return kind.results or (*RESULTS[kind.operation], *gate)
+        return (*RESULTS[kind.operation], *gate, *kind.running)
 
     def least(self, name: str) -> str:
         """The narrowest dtype that a result may have: the data's; of a sum, also gamma's."""
@@ -174,23 +174,19 @@ class Case:
         return known
 
     def update(
-        self, values: dict[str, Any], bounds: dict[str, Any] | None = None, *, other: bool = False
+        self, values: dict[str, Any], bounds: dict[str, Any] | None = None, factor: float = FACTOR
     ) -> dict[str, Any]:
-        """Add an operator's running statistics; `other`: of the other convention."""
-        if "running_mean" not in self.results:
-            return values
-        bounds = {} if bounds is None else bounds
+        """Add new running statistics; `factor`: the weight of the batch's."""
         m, u = self.src.size // self.src.shape[self.axis], limits.unit(limits.arithmetic(self.data))
-        for name, old in OLD.items():
-            batch, bound = values[name], bounds.get(name, 0.0)
-            if self.kind.operation == "training":
-                weight = 1 - OLD_WEIGHT if other else OLD_WEIGHT
-                share, old = np.longdouble(1 - weight), weight * old
-                if self.kind.unbiased and name == "variance":
-                    share *= m / np.longdouble(max(m - 1, 1))
-                bound = share * bound + 4 * u * (old + share * abs(batch))
-                batch = old + share * batch
-            values[f"running_{name}"], bounds[f"running_{name}"] = batch, bound
+        for name, old in self.kind.running.items():
+            of_batch = name.removeprefix("running_")
+            share, kept = np.longdouble(factor), (1 - factor) * old
+            if of_batch == "variance":
+                share *= m / np.longdouble(max(m - (self.kind.correction or 0), 1))
+            values[name] = kept + share * values[of_batch]
+            if bounds is not None:
+                error = 4 * u * (kept + share * abs(values[of_batch]))
+                bounds[name] = share * bounds[of_batch] + error
         return values
 
     def _limits(
@@ -537,18 +533,10 @@ class Kind:
     add: bool = False
     #: Does a gradient make its own statistics, which it is not given?
     own_statistics: bool = False
-    #: Those of the data that are allowed.
-    dtypes: Sequence[str] = tuple(DTYPES)
-    #: Do vectors have the data's dtype? Else that of the arithmetic.
-    like_data: bool = False
-    #: An operator's results, of which a function returns all.
-    results: tuple[str, ...] = ()
-    #: Is the running variance divided by max(M - 1, 1)?
-    unbiased: bool = False
-    #: How many axes src has at least.
-    axes: int = 2
-    #: How many it has, if the data format is for one number of axes.
-    only: int = 0
+    #: If there are running statistics, the batch's variance is divided by M - correction in them.
+    correction: int | None = None
+    #: How many axes src has, if the data format is for one number of axes.
+    axes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("is_training", "relu", "add", "own_statistics"):
@@ -559,11 +547,15 @@ class Kind:
             raise TypeError("relu: expected only of a forward pass or its gradient")
         if self.add and self.operation == "backward" and not self.relu:
             raise TypeError("add: expected only with relu=True")
+        if self.correction not in (None, 0, 1):
+            raise ValueError(f"correction: expected 0 or 1, got {_core.shown(self.correction)}")
+        if self.correction is not None and not (self.is_forward and self.is_training):
+            raise TypeError("correction: expected only with is_training=True")
         if self.data_format is None:
             raise ValueError("data_format: expected 'NXC' or 'NCX', or another name, got None")
         code = _core.as_format(self.data_format)
         object.__setattr__(self, "data_format", "NXC" if code & _core.as_format("NXC") else "NCX")
-        object.__setattr__(self, "only", code >> 2 or self.only)
+        object.__setattr__(self, "axes", code >> 2 or self.axes)
 
     @property
     def is_forward(self) -> bool:
@@ -574,17 +566,10 @@ class Kind:
         """The channels'."""
         return 1 if self.data_format == "NCX" else -1
 
-    def known(self, dtypes: Any, argument: str = "dtypes") -> list[np.dtype[Any]]:
-        """The dtypes of these names, if right results for such data can be computed here."""
-        expected = f"any of {', '.join(self.dtypes)}"
-        names = as_words(argument, dtypes or [dtypes], self.dtypes.__contains__, expected)
-        if "float64" in names and np.longdouble(1) + np.longdouble(2.0**-62) == 1:
-            raise NotImplementedError("float64 needs long doubles wider than doubles")
-        return [dtype_of(name) for name in names]
-
-    def vectors(self, data: np.dtype[Any]) -> np.dtype[Any]:
-        """Their dtype beside such data."""
-        return data if self.like_data else np.dtype(limits.arithmetic(data.name))
+    @property
+    def running(self) -> dict[str, float]:
+        """Running statistics that the function gets, and updates."""
+        return {} if self.correction is None else RUNNING
 
     def random(
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], change: Change | None = None
@@ -608,25 +593,26 @@ class Kind:
 
     def _case(self, name: str, draw: Draw) -> Case:
         """The case of these arrays."""
-        first, *rest = draw.src.shape
-        shape = first, *[1] * ((self.only or self.axes) - 1 - len(rest)), *rest
-        if 0 < self.only < len(shape):  # the first axes become one
-            kept = shape[len(shape) - self.only + 1 :]
-            shape = prod(shape[: len(shape) - self.only + 1]), *kept
+        shape, axes = draw.src.shape, self.axes or draw.src.ndim
+        first = max(0, len(shape) - axes) + 1  # so many axes become one
+        shape = prod(shape[:first]), *[1] * (axes - len(shape)), *shape[first:]
+        number = limits.arithmetic(draw.dtype.name)
 
         def cast(name: str) -> Any:
             array = getattr(draw, name)
             if array is None:
                 return None
             if name not in TENSORS:
-                return array.astype(self.vectors(draw.dtype))
+                return array.astype(number)
             whole = array.astype(draw.dtype).reshape(shape)
             return np.ascontiguousarray(np.moveaxis(whole, -1, self.axis))
 
         arrays = {name: cast(name) for name in OPERANDS[self.operation]}
         case = Case(name, self, arrays, draw.epsilon, exact_sums=draw.exact_sums)
         if self.is_forward:
-            return replace(case, by_name={"src_1": cast("src_1")} if self.add else {})
+            by_name = {"src_1": cast("src_1")} if self.add else {}
+            old = {name: np.full(shape[-1], value, number) for name, value in self.running.items()}
+            return replace(case, by_name={**by_name, **old})
         if not self.relu:
             return case
         from_batch = self.is_training and not draw.has_statistics
@@ -646,11 +632,19 @@ def as_words(argument: str, value: Any, good: Callable[[str], bool], expected: s
     return words
 
 
+def known(dtypes: Any, argument: str = "dtypes") -> list[np.dtype[Any]]:
+    """The dtypes of these names, if right results for such data can be computed here."""
+    expected = f"any of {', '.join(DTYPES)}"
+    names = as_words(argument, dtypes or [dtypes], DTYPES.__contains__, expected)
+    if "float64" in names and np.longdouble(1) + np.longdouble(2.0**-62) == 1:
+        raise NotImplementedError("float64 needs long doubles wider than doubles")
+    return [dtype_of(name) for name in names]
+
+
 def standard_cases(
     kind: Kind, dtypes: Any = "float32", *, quick: bool = False, skip: Any = ()
 ) -> Iterator[Case]:
     """The cases with data of these dtypes, but those whose names contain a word of `skip`."""
-    known = kind.known(dtypes)
 
     def names(word: str, case: str, dtype: str) -> bool:
         """Is the word a part of a case's name, or the whole name that reports print?"""
@@ -670,7 +664,7 @@ def standard_cases(
     ]
     return (
         kind.random(f"{name}, {dtype.name}", shape, dtype, change)
-        for dtype in known
+        for dtype in known(dtypes)
         for name, shape, change in chosen
         if not any(names(word, name, dtype.name) for word in words)
     )

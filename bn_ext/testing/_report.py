@@ -66,8 +66,8 @@ class Report:
     #: For each case with wrong numbers, the variations that give them; for some right cases, those
     #: that are left.
     variations: list[list[str]] = field(default_factory=list, repr=False)
-    #: What makes a program that shows the worst mistake.
-    makers: list[Callable[[], str]] = field(default_factory=list, repr=False)
+    #: What makes a program that shows the worst mistake, or an empty text.
+    maker: Callable[[], str] = field(default=str, repr=False)
 
     @property
     def worst(self) -> Finding:
@@ -123,7 +123,7 @@ class Report:
         ValueError
             If no number of a result is wrong.
         """
-        text = self.makers[0]() if self.makers else ""
+        text = self.maker()
         if not text:
             raise ValueError("script: expected a report with wrong numbers")
         return text
@@ -271,19 +271,15 @@ def as_array(result: Any, data: str = "") -> Any:
     return array
 
 
-def called(
-    function: Callable[..., Any], case: Case, *, strided: bool = False
-) -> dict[str, Any] | Finding:
-    """What the function returned, by name; or what is wrong with the call. `strided`: arrays have
-    gaps between their numbers.
-    """
+def called(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding:
+    """What the function returned, by name; or what is wrong with the call."""
 
     def wrong(reason: str, verdict: str = "wrong") -> Finding:
         share = np.nan if verdict == "refused" else np.inf
         return Finding(case.name, "function", share, reason=reason, verdict=verdict)
 
     before = {name: a for name, a in {**case.arrays, **case.by_name}.items() if a is not None}
-    passed = {n: a.repeat(2, -1)[..., ::2] if strided else a.copy() for n, a in before.items()}
+    passed = {name: a.copy() for name, a in before.items()}
     arrays = [passed.get(name) for name in case.arrays]
     try:
         with np.errstate(all="ignore"):
@@ -298,35 +294,23 @@ def called(
     if changed:
         return wrong(f"wrote to {', '.join(changed)}")
     results = returned if isinstance(returned, (tuple, list)) else (returned,)
-    may_be_alone = not case.kind.results
-    one_alone = may_be_alone and results is not returned
-    if returned is None or not (one_alone or len(results) == len(case.results)):
+    is_alone = results is not returned and returned is not None
+    if not is_alone and len(results) != len(case.results):
         got = "None" if returned is None else f"{len(results)} results"
-        alone = ", or the first alone" * may_be_alone
-        return wrong(f"expected {', '.join(case.results)}{alone}, got {got}")
+        return wrong(f"expected {', '.join(case.results)}, or the first alone, got {got}")
     return dict(zip(case.results, results, strict=False))
 
 
 def judged(
-    case: Case, results: Mapping[str, Any], *, arithmetic: str = "float32",
-    exact: Exact | None = None,
-) -> list[Finding]:  # fmt: skip
+    case: Case, results: Mapping[str, Any], arithmetic: str = "float32", exact: Exact | None = None
+) -> list[Finding]:
     """Compare the results of a case with the exact ones."""
     exact, findings = case.exact() if exact is None else exact, []
-    for name, result in results.items():
-        if name not in exact:
-            continue
-
-        def verdict_of(result: Any, name: str = name) -> Finding:
-            return compared(
-                case.name, name, result, *exact[name], data=case.data, least=case.least(name),
-                axis=case.axis, arithmetic=arithmetic,
-            )  # fmt: skip
-
-        finding = verdict_of(result)
+    for name in [name for name in results if name in exact]:
+        finding = compared(case, name, results[name], *exact[name], arithmetic)
         if finding.has_wrong_numbers and arithmetic != "double":
-            mended = _in_range(case, exact, name, as_array(result, case.data))
-            if verdict_of(mended).verdict != "wrong":
+            mended = _in_range(case, exact, name, as_array(results[name], case.data))
+            if compared(case, name, mended, *exact[name], arithmetic).verdict != "wrong":
                 finding = finding._replace(verdict="range")
         findings.append(finding)
     return findings
@@ -350,16 +334,14 @@ def _in_range(case: Case, exact: Exact, name: str, array: Any) -> Any:
 
 
 def compared(
-    case: str, name: str, result: Any, right: Any, limits: Any, *, data: str, axis: int,
-    least: str = "", arithmetic: str = "float32",
-) -> Finding:  # fmt: skip
-    """Compare a result, of this data, with what is right, and its errors with the limits of each
-    arithmetic; `least`: the narrowest dtype that it may have.
-    """
+    case: Case, name: str, result: Any, right: Any, limits: Any, arithmetic: str = "float32"
+) -> Finding:
+    """Compare a result with what is right, and its errors with the limits of each arithmetic."""
 
     def wrong(reason: str) -> Finding:
-        return Finding(case, name, np.inf, reason=reason, verdict="wrong")
+        return Finding(case.name, name, np.inf, reason=reason, verdict="wrong")
 
+    data = case.data
     try:
         array = as_array(result, data)
     except (Exception, SystemExit) as error:  # a foreign object may fail in any way
@@ -371,11 +353,11 @@ def compared(
         return wrong(f"expected floating-point numbers, got {kind}{hint}")
     if array.shape != right.shape:
         return wrong(f"expected shape {right.shape}, got {array.shape}")
-    dtype, narrowest = DTYPES.get(kind, DTYPES["float64"]), DTYPES[least or data]  # a long double
+    dtype, narrowest = DTYPES.get(kind, DTYPES["float64"]), DTYPES[case.least(name)]  # long double
     if dtype.unit > narrowest.unit or dtype.largest < narrowest.largest:
         return wrong(f"expected at least {narrowest.name}, like the data, got {kind}")
     if not array.size:
-        return Finding(case, name, 0.0, arithmetic="double")
+        return Finding(case.name, name, 0.0, arithmetic="double")
     kinds = [*ARITHMETICS][: len(limits)]
     asked = min([*ARITHMETICS].index(arithmetic), len(kinds) - 1)
     with _core.DefaultMode():
@@ -404,15 +386,15 @@ def compared(
         why = f"{ARITHMETICS[arithmetic]} may give anything"
         if not says[0].all():
             why = "cannot be judged: too near to overflow"
-        return Finding(case, name, np.nan, reason=f"{why}{part}", verdict="not judged")
+        return Finding(case.name, name, np.nan, reason=f"{why}{part}", verdict="not judged")
     verdict = "right" if kept[asked] else "weaker" if any(kept) else "wrong"
     bad = share[-1 if verdict == "wrong" else asked] > 1
     most = np.where(bad, share[asked], -1) if bad.any() else share[asked]
     at = np.unravel_index(most.argmax(), most.shape)
     reason = FLUSHED if verdict != "wrong" and flushed.any() else ""
     return Finding(
-        case, name, float(most[at]), tuple(map(int, at)), float(got[at]), float(right[at]), reason,
-        verdict, fits, _place(bad, axis) if bad.any() else "",
+        case.name, name, float(most[at]), tuple(map(int, at)), float(got[at]), float(right[at]),
+        reason, verdict, fits, _place(bad, case.axis) if bad.any() else "",
     )  # fmt: skip
 
 
@@ -455,23 +437,22 @@ def _number(number: Any) -> str:
 # ---- all cases -----------------------------------------------------------------------------
 
 
+@dataclass
 class Trial:
     """Calls of a function, judged; and, for each result, the smallest case with wrong numbers."""
 
-    def __init__(
-        self, function: Callable[..., Any], *, arithmetic: str = "float32", repeats: int = 1,
-        strided: bool = False,
-    ) -> None:  # fmt: skip
-        self.function, self.strided = function, strided
-        self.arithmetic, self.repeats = arithmetic, repeats
-        #: What the call before returned: case, result, the array, and its bytes then.
-        self.returned: list[tuple[str, str, Any, bytes]] = []
-        #: The variations that gave the wrong numbers of all cases before.
-        self.left: list[str] | None = None
-        #: Small cases without a fault, before the first that is wrong.
-        self.right: list[tuple[Case, Exact]] = []
-        self.worst = (-1.0, "")
-        self.smallest: dict[str, tuple[Case, float]] = {}
+    function: Callable[..., Any]
+    arithmetic: str = "float32"
+    repeats: int = 1
+    #: What the call before returned: case, result, the array, and its bytes then.
+    returned: list[tuple[str, str, Any, bytes]] = field(default_factory=list)
+    #: The variations that gave the wrong numbers of all cases before.
+    left: list[str] | None = None
+    #: Small cases without a fault, before the first that is wrong.
+    right: list[tuple[Case, Exact]] = field(default_factory=list)
+    #: The largest error, and its result.
+    worst: tuple[float, str] = (-1.0, "")
+    smallest: dict[str, tuple[Case, float]] = field(default_factory=dict)
 
     def tried(self, case: Case) -> Report:
         """What the calls with a case show. If numbers are wrong, or a small case is right, with the
@@ -480,7 +461,7 @@ class Trial:
         worst: dict[tuple[str, str], Finding] = {}
         bits, exact, variations = set(), cache(case.exact), None
         for _ in range(self.repeats):
-            results = called(self.function, case, strided=self.strided)
+            results = called(self.function, case)
             findings = [
                 Finding(name, result, np.inf, reason="a later call overwrites it", verdict="wrong")
                 for name, result, array, before in self.returned
@@ -489,7 +470,7 @@ class Trial:
             if isinstance(results, Finding):
                 findings, self.returned = [*findings, results], []
             else:
-                findings += judged(case, results, exact=exact(), arithmetic=self.arithmetic)
+                findings += judged(case, results, self.arithmetic, exact())
                 self.returned = _readable(case, results)
                 arrays = {name: a for _, name, a, _ in self.returned if name in exact()}
                 for finding in findings:
@@ -527,23 +508,23 @@ class Trial:
         case, share = self.smallest[result]
 
         def fails(case: Case) -> bool:
-            results = called(self.function, case, strided=self.strided)
+            results = called(self.function, case)
             return not isinstance(results, Finding) and any(
                 finding.has_wrong_numbers
                 and finding.result == result
                 and finding.share > min(100, share / 2)  # no cancellation that is hard to believe
-                for finding in judged(case, results, arithmetic=self.arithmetic)
+                for finding in judged(case, results, self.arithmetic)
             )
 
-        return program(self.function, case, result, fails, load=load, strided=self.strided)
+        return program(self.function, case, result, fails, load)
 
 
 def run(function: Callable[..., Any], cases: Iterable[Case], **options: Any) -> Report:
     """Call a function with each case, and judge what it returns; options as for `Trial`."""
-    report, trial = Report(), Trial(function, **options)
+    trial = Trial(function, **options)
+    report = Report(maker=trial.program)
     for case in with_progress(cases):
         report.add(trial.tried(case))
-    report.makers.append(trial.program)
     report.settle()
     return report
 

@@ -10,7 +10,7 @@ import numpy as np
 import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing import _formulas, _limits as limits
-from bn_ext.testing._cases import OPERANDS, TENSORS, Case, Exact
+from bn_ext.testing._cases import FACTOR, OPERANDS, TENSORS, Case, Exact
 
 #: Without types of its own.
 formulas: Any = _formulas
@@ -179,7 +179,7 @@ VARIATIONS: dict[str, tuple[tuple[str, ...], Callable[[Varied], Values]]] = {
     "diff_gamma and diff_beta are divided by n": (_GRADIENT, lambda v: {
         n: v.right[n] / v.m for n in ("diff_gamma", "diff_beta")}),
     "momentum is the other convention": (_FORWARD[:1], lambda v: v.case.update(
-        {**v.right}, other=True)),
+        {**v.right}, factor=1 - FACTOR)),
     "given statistics are ignored": (_GIVEN, lambda v: v.results(**v.case.batch_statistics())),
     "the ReLU is missing": (_ALL[:3], lambda v: v.results(kind={"relu": False}, by_name={
         n: np.ones_like(a) if n == "dst" else a for n, a in v.case.by_name.items()})),
