@@ -12,7 +12,7 @@ from remembered import KINDS, _remembered, case_of, is_wrong  # noqa: F401
 from weak_kernels import SUMS, Kernels
 
 import bn_ext
-from bn_ext.testing import Report, check_backward, check_forward
+from bn_ext.testing import Report, check_backward
 from bn_ext.testing._cases import ARITHMETICS, OPERANDS, RECIPES, Case, Kind, standard_cases
 from bn_ext.testing._report import Finding, called, compared, judged, run
 
@@ -230,18 +230,6 @@ def test_pointers_that_take_no_none_refuse_it():
         return spoiled(lambda *_: None)(*arguments, epsilon=epsilon)
 
     assert "1 refused" in check_backward(kernel, quick=True).summary
-
-
-def test_bfloat16_results_as_uint16():
-    pytest.importorskip("ml_dtypes")
-
-    def kernel(src, gamma, beta, epsilon):
-        options = {"epsilon": epsilon, "data_format": "NXC"}
-        return bn_ext.batch_norm_training(src, gamma, beta, **options).dst.view(np.uint16)
-
-    assert check_forward(kernel, quick=True, dtypes="bfloat16").passed
-    with pytest.raises(AssertionError, match="got uint16; bfloat16 may be uint16 if the data"):
-        check_forward(lambda src, *_, epsilon: np.zeros(src.shape, np.uint16), quick=True)
 
 
 def test_a_report_without_results_has_a_worst_finding():

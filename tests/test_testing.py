@@ -397,9 +397,9 @@ def test_bn_ext_passes_with_a_relu_and_an_addition(name, data):
     check(partial(function, diff_src_1=True) if is_gradient else function, add=True)
 
 
-def running(src, *vectors, epsilon, running_mean, running_variance, factor=0.25, correction=1):
-    dst, *batch = bn_ext.batch_norm_training(src, *vectors, epsilon=epsilon, data_format="NXC")
-    rows = max(1 + correction, src[..., 0].size)
+def running(src, *vectors, running_mean, running_variance, factor=0.25, correction=1, **options):
+    dst, *batch = bn_ext.batch_norm_training(src, *vectors, **{"data_format": "NXC", **options})
+    rows = max(1 + correction, src.size // len(running_mean))
     new_mean = (1 - factor) * running_mean + factor * batch[0]
     new_variance = factor * batch[1] * (rows / (rows - correction))
     return dst, *batch, new_mean, (1 - factor) * running_variance + new_variance
@@ -411,6 +411,8 @@ def test_running_statistics(correction, data):
     options = {"correction": correction, "dtypes": data, "skip": all_but("two axes", "127 rows")}
     mine = partial(running, correction=correction)
     check_forward(mine, correction=correction, dtypes=data, quick=True, arithmetic="double")
+    channels_first = {"data_format": "NCX"}
+    check_forward(partial(mine, **channels_first), **options, **channels_first)
     other = partial(running, correction=1 - correction)
     failing(check_forward, other, "two axes", "running_variance", **options)
     for name in ("running_mean", "running_variance"):

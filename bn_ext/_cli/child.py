@@ -18,7 +18,7 @@ import numpy as np
 
 from bn_ext._cli.usage import UsageError
 from bn_ext.testing._cases import Case
-from bn_ext.testing._report import Finding, Report, Trial, clear_progress, with_progress
+from bn_ext.testing._report import Finding, Report, Trial, show_progress, with_progress
 
 MOST = 5  # crashes; further cases are left out
 
@@ -67,7 +67,7 @@ def run(
             pipe.close()
         if finished:  # whether it has made the program or not
             break
-        clear_progress()
+        show_progress("")
         reason = reason or f"crashed ({ended(child.exitcode or 0)})"
         if not name:
             raise UsageError(f"the function's process {reason} before the first call")
@@ -92,12 +92,8 @@ def end_all(child: Any) -> None:
 
 def ended(status: int) -> str:
     """How a process has ended; real-time signals have no name."""
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"
+    names = {number.value: number.name for number in signal.Signals}
+    return names.get(-status, f"signal {-status}") if status < 0 else f"exit status {status}"
 
 
 def work(

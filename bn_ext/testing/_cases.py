@@ -21,21 +21,17 @@ Array = NDArray[Any]
 Exact: TypeAlias = dict[str, tuple[Any, Any]]
 
 #: Kinds of arithmetic, and what a result is called that is right in none before.
-ARITHMETICS = {
-    "double": "", "float32": "float32 sums", "any": "src * scale + shift",
-    "float16": "float16 sums",  # of float16 data alone
-}  # fmt: skip
+ARITHMETICS = {"double": "", "float32": "float32 sums", "any": "src * scale + shift"}
+ARITHMETICS["float16"] = "float16 sums"  # of float16 data alone
 
+_GRADIENT = "src", "diff_dst", "mean", "variance", "gamma"
 #: {operation: the arrays that a function gets by position}
 OPERANDS = {
     "training": ("src", "gamma", "beta"),
     "inference": ("src", "mean", "variance", "gamma", "beta"),
-    "backward": ("src", "diff_dst", "mean", "variance", "gamma"),
-    "double_backward": (
-        "src", "diff_dst", "mean", "variance", "gamma",
-        "diff_diff_src", "diff_diff_gamma", "diff_diff_beta",
-    ),
-}  # fmt: skip
+    "backward": _GRADIENT,
+    "double_backward": (*_GRADIENT, "diff_diff_src", "diff_diff_gamma", "diff_diff_beta"),
+}
 #: {operation: its results, of which a function may return the first alone}
 RESULTS = {
     "training": ("dst", "mean", "variance"),
@@ -46,9 +42,8 @@ RESULTS = {
 #: Running statistics before the call, and the weight of the batch's in the new ones.
 RUNNING, FACTOR = {"running_mean": 3.0, "running_variance": 2.0}, 0.25
 #: Arrays of src's shape.
-TENSORS = {
-    "src", "diff_dst", "diff_diff_src", "src_1", "dst", "diff_src", "diff_diff_dst", "diff_src_1"
-}  # fmt: skip
+TENSORS = {"src", "diff_dst", "diff_diff_src", "src_1"}
+TENSORS |= {"dst", "diff_src", "diff_diff_dst", "diff_src_1"}
 #: {dtype: exponents near the ends of what src, diff_dst and gamma may be}
 EXPONENTS = {
     "float32": {"src": (60, -50), "diff_dst": (105, -140), "gamma": (100, -132)},
@@ -77,14 +72,13 @@ class Case:
         return self.kind.axis
 
     @property
-    def src(self) -> Array:
-        src: Array = self.arrays["src"]
-        return src
+    def src(self) -> Any:
+        return self.arrays["src"]
 
     @property
     def data(self) -> str:
         """The dtype of the data."""
-        return self.src.dtype.name
+        return str(self.src.dtype)
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -138,10 +132,9 @@ class Case:
             options = {"is_training": self.kind.is_training, "exact_sums": self.exact_sums}
             if "dst" in self.by_name:
                 options["gate"] = ~(self.by_name["dst"] <= 0)
-        return partial(
-            getattr(formulas, f"batch_norm_{self.kind.operation}"), *arrays.values(),
-            epsilon=self.epsilon, axis=self.axis, wide=np.longdouble, **options,
-        )  # fmt: skip
+        options |= {"epsilon": self.epsilon, "axis": self.axis, "wide": np.longdouble}
+        formula = getattr(formulas, f"batch_norm_{self.kind.operation}")
+        return partial(formula, *arrays.values(), **options)
 
     def values(self) -> dict[str, Any]:
         """What is right, without limits."""
@@ -164,7 +157,9 @@ class Case:
         # If an operand is not finite, neither are right results; but diff_diff_* times Inf: nobody
         # says what.
         finite = (lambda a: a == a) if twice else np.isfinite
-        by_name = [formulas.by_channel(a, self.axis) for a in self.by_name.values()]
+        by_name = [
+            formulas.by_channel(a, self.axis) for n, a in self.by_name.items() if n in TENSORS
+        ]
         factor = want.scale if self.kind.is_forward else limits.rstd_of(p)
         for a in (factor, *vars(p).values(), *by_name):
             if np.ndim(a):
@@ -189,10 +184,7 @@ class Case:
                 bounds[name] = share * bounds[of_batch] + error
         return values
 
-    def _limits(
-        self, name: str, right: Any, bounds: list[dict[str, Any]], known: Any,
-        starts: list[weaker.Start],
-    ) -> Any:  # fmt: skip
+    def _limits(self, name: str, right: Any, bounds: Any, known: Any, starts: Any) -> Any:
         """The bounds with the result's last rounding, if that is not part of it."""
         number = limits.arithmetic(self.data)
         kind = self.data if name in TENSORS else number
@@ -233,8 +225,7 @@ def _bounds(want: Any, case: Case) -> dict[str, Any]:
     if kind.operation == "double_backward":
         return limits.second_bounds(want, data)
     if kind.operation == "backward":
-        bounds = limits.gradient_bounds(want, data, is_training=kind.is_training)
-        return {**bounds, "diff_src_1": 0.0}
+        return limits.gradient_bounds(want, data, is_training=kind.is_training)
     from_batch = kind.operation == "training"
     dst = limits.dst_bound(want, data, case.axis, from_batch=from_batch, added=kind.add)
     return {"dst": dst, **(limits.statistics_bounds(want, data) if from_batch else {})}
@@ -650,11 +641,10 @@ def standard_cases(
         """Is the word a part of a case's name, or the whole name that reports print?"""
         return word in case or word == f"{case}, {dtype}"
 
-    words = as_words(
-        "skip", skip,
-        lambda word: bool(word) and any(names(word, case, d) for case in RECIPES for d in DTYPES),
-        "a part of a standard case's name",
-    )  # fmt: skip
+    def is_known(word: str) -> bool:
+        return bool(word) and any(names(word, case, d) for case in RECIPES for d in DTYPES)
+
+    words = as_words("skip", skip, is_known, "a part of a standard case's name")
     chosen = [
         (name, *recipe)
         for name, recipe in RECIPES.items()

@@ -170,29 +170,26 @@ class Report:
         groups: dict[tuple[int, str], list[tuple[str, ...]]] = {}
         cases = self.cases()
         for worst, *others in cases.values():
+            if worst.verdict == "right" and not verbose:
+                continue
             key = -VERDICTS.index(worst.verdict), worst.arithmetic * (worst.verdict == "weaker")
             count = sum(finding.verdict == worst.verdict for finding in others) * worst.fails
             groups.setdefault(key, []).append(_cells(worst, count))
         rows: list[tuple[str, ...]] = []
         for (place, kind), group in sorted(groups.items()):
             verdict = VERDICTS[-place]
-            if verdict != "right":
-                group = _merged(group)
-            elif not verbose:
-                continue
-            has = "have" if kind.startswith("float") else "has"
-            title = f"as {ARITHMETICS[kind]} {has} it" if kind else verdict
-            rows += [(f"{RANGE if title == 'range' else title}:",), *group]
+            title = RANGE if verdict == "range" else verdict
+            if kind:
+                title = f"as {ARITHMETICS[kind]} {'have' if kind.startswith('float') else 'has'} it"
+            rows += [(f"{title}:",), *(group if verdict == "right" else _merged(group))]
         lines = [f"{sum(f.fails for f, *_ in cases.values())} of {len(cases)} cases fail"]
         table = [row for row in rows if len(row) > 1]
         if rows:
             rows.insert(0, ("error/limit", "case", "result", "element", "got", "expected", ""))
         widths = [max(len(row[k]) for row in (rows[0], *table)) for k in range(6) if rows]
-        for row in rows:
-            *cells, last = row
-            aligned = [
-                f"{c:{side}{w}}" for c, side, w in zip(cells, "><<<>>", widths, strict=False)
-            ]
+        for *cells, last in rows:
+            sides = zip(cells, "><<<>>", widths, strict=False)
+            aligned = [f"{cell:{side}{width}}" for cell, side, width in sides]
             whole = cells and not cells[4] and last  # a reason in place of an element
             lines.append("  ".join([*aligned[: 3 if whole else 6], last]).rstrip())
         legend = ["error/limit: up to 1 is rounding"] * any(row[0] != "-" for row in table)
@@ -248,10 +245,8 @@ def message(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
-def as_array(result: Any, data: str = "") -> Any:
-    """The result as NumPy has it; TypeError if it is no array. Of bfloat16 data, two bytes that are
-    no float are a bfloat16.
-    """
+def as_array(result: Any) -> Any:
+    """The result as NumPy has it; TypeError if it is no array."""
     if any(kind.__module__.partition(".")[0] == "torch" for kind in type(result).__mro__):
         if str(result.dtype) == "torch.bfloat16":  # unknown to torch's NumPy arrays
             return result.detach().float().numpy(force=True).astype(dtype_of("bfloat16"))
@@ -259,16 +254,12 @@ def as_array(result: Any, data: str = "") -> Any:
     if isinstance(result, np.ma.MaskedArray):
         raise TypeError("it has a mask")
     if hasattr(result, "__array__"):
-        array = np.asarray(result)
-    elif hasattr(result, "__dlpack__"):
-        array = np.from_dlpack(result)
-    elif callable(getattr(result, "numpy", None)):
-        array = np.asarray(result.numpy())
-    else:
-        raise TypeError("it is neither a NumPy array nor a tensor, and has no DLPack")
-    if data == "bfloat16" and array.dtype.kind in "Vui" and array.dtype.itemsize == 2:
-        array = array.astype(array.dtype.newbyteorder("="), copy=False).view(dtype_of(data))
-    return array
+        return np.asarray(result)
+    if hasattr(result, "__dlpack__"):
+        return np.from_dlpack(result)
+    if callable(getattr(result, "numpy", None)):
+        return np.asarray(result.numpy())
+    raise TypeError("it is neither a NumPy array nor a tensor, and has no DLPack")
 
 
 def called(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding:
@@ -309,7 +300,7 @@ def judged(
     for name in [name for name in results if name in exact]:
         finding = compared(case, name, results[name], *exact[name], arithmetic)
         if finding.has_wrong_numbers and arithmetic != "double":
-            mended = _in_range(case, exact, name, as_array(results[name], case.data))
+            mended = _in_range(case, exact, name, as_array(results[name]))
             if compared(case, name, mended, *exact[name], arithmetic).verdict != "wrong":
                 finding = finding._replace(verdict="range")
         findings.append(finding)
@@ -341,16 +332,14 @@ def compared(
     def wrong(reason: str) -> Finding:
         return Finding(case.name, name, np.inf, reason=reason, verdict="wrong")
 
-    data = case.data
     try:
-        array = as_array(result, data)
+        array = as_array(result)
     except (Exception, SystemExit) as error:  # a foreign object may fail in any way
         shown = " ".join(_core.shown(result).split())[:40]
         return wrong(f"expected an array, got {shown}: {message(error)}")
     kind = array.dtype.name
     if kind not in DTYPES and not np.issubdtype(array.dtype, np.floating):
-        hint = "; bfloat16 may be uint16 if the data are bfloat16" * (kind == "uint16")
-        return wrong(f"expected floating-point numbers, got {kind}{hint}")
+        return wrong(f"expected floating-point numbers, got {kind}")
     if array.shape != right.shape:
         return wrong(f"expected shape {right.shape}, got {array.shape}")
     dtype, narrowest = DTYPES.get(kind, DTYPES["float64"]), DTYPES[case.least(name)]  # long double
@@ -363,7 +352,8 @@ def compared(
     with _core.DefaultMode():
         got, finite = array.astype(np.longdouble), np.isfinite(right)
         says = ~(np.isinf(limits) & (~np.isinf(right) | np.isinf(limits[0])))
-        if dtype.unit > DTYPES[data if name in TENSORS else number_of(data)].unit:
+        number = number_of(case.data)
+        if dtype.unit > DTYPES[case.data if name in TENSORS else number].unit:
             limits = limits + np.where(finite, half_ulp(right, kind), 0)
         alike = (got == right) | (np.isnan(got) & np.isnan(right))
         alike = alike | (got == np.inf) & (right + limits >= dtype.largest)
@@ -374,7 +364,7 @@ def compared(
         share = distance(got, right) / limits
         share = np.where(np.isnan(share), np.inf, share)
         share = np.where(alike | ~says, 0, share)
-        small = abs(right) < np.finfo(number_of(data)).tiny
+        small = abs(right) < np.finfo(number).tiny
         flushed = (got == 0) & (share[0] > 1) & small
         if (small & (got != 0)).any():  # others are not, so that these were lost in another way
             share = np.where(flushed & np.isfinite(limits), share[0], share)
@@ -402,21 +392,15 @@ def _place(bad: Any, axis: int) -> str:
     """Which elements: all, some channels, some rows, ..., or how many."""
     if bad.all():
         return "all"
-    if bad.ndim == 1:
-        return _span("channel", bad)
-    last = np.moveaxis(bad, axis, -1)
-    lines = {"channel": last.reshape(-1, last.shape[-1]).T}
-    if bad.ndim == 2:
-        lines["row"] = last
-    else:
-        lines["sample"] = last.reshape(len(last), -1)
-        lines["position"] = last.reshape(len(last), -1, last.shape[-1]).swapaxes(0, 1)
-    for name, parts in lines.items():
-        parts = parts.reshape(len(parts), -1)
-        if (parts.all(axis=1) == parts.any(axis=1)).all():
-            return _span(name, parts.any(axis=1))
+    last = np.moveaxis(bad, axis, -1) if bad.ndim > 1 else bad[None]
+    whole = last.reshape(len(last), -1, last.shape[-1])
+    names = {2: "channel", 0: "row" if bad.ndim == 2 else "sample", 1: "position"}
+    for kept, name in names.items():
+        others = tuple({0, 1, 2} - {kept})
+        if (whole.all(axis=others) == whole.any(axis=others)).all():
+            return _span(name, whole.any(axis=others))
     count = f"{_number(bad.sum())} of {_number(bad.size)}"
-    channels = lines["channel"].any(axis=1)
+    channels = whole.any(axis=(0, 1))
     return count if channels.all() else f"{count}, in {_span('channel', channels)}"
 
 
@@ -533,15 +517,15 @@ def with_progress(cases: Iterable[Case]) -> Iterator[Case]:
     """The cases; from the second second on, a terminal shows how many there were, and the next."""
     start = time.monotonic()
     for count, case in enumerate(cases):
-        if sys.stderr and sys.stderr.isatty() and time.monotonic() - start > 1:
-            print(f"\r\x1b[K{count} cases, {case.name}", end="", file=sys.stderr, flush=True)
+        if time.monotonic() - start > 1:
+            show_progress(f"{count} cases, {case.name}")
         yield case
-    clear_progress()
+    show_progress("")
 
 
-def clear_progress() -> None:
+def show_progress(text: str) -> None:
     if sys.stderr and sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def _bits(array: Any) -> bytes:
@@ -555,7 +539,7 @@ def _readable(case: Case, results: Mapping[str, Any]) -> list[tuple[str, str, An
     rows = []
     for name, result in results.items():
         try:
-            array = as_array(result, case.data)
+            array = as_array(result)
             rows.append((case.name, name, array, _bits(array)))
         except (Exception, SystemExit):  # judged() says why
             continue

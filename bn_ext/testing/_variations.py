@@ -1,6 +1,6 @@
 """Mistakes that people make, as variations of the formulas: what a function is *as if*."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -37,16 +37,11 @@ class Varied:
         self.epsilon = np.longdouble(case.epsilon)
         self.spread = self.variance + self.epsilon
 
-    def results(
-        self, *, epsilon: float | None = None, by_name: Any = None, kind: Any = None, **arrays: Any
-    ) -> Values:
-        """Those for other arrays, another epsilon, or other fields of the Kind."""
-        arrays = {**self.arrays, **arrays}
-        values = replace(
-            self.base, kind=replace(self.base.kind, **(kind or {})), arrays=arrays,
-            epsilon=self.case.epsilon if epsilon is None else epsilon,
-            by_name=self.case.by_name if by_name is None else by_name,
-        ).values()  # fmt: skip
+    def results(self, *, kind: Any = None, **changes: Any) -> Values:
+        """Those for other arrays, another epsilon, other by_name, or other fields of the Kind."""
+        fields = {name: changes.pop(name) for name in ("epsilon", "by_name") if name in changes}
+        arrays, kind = {**self.arrays, **changes}, replace(self.base.kind, **(kind or {}))
+        values = replace(self.base, kind=kind, arrays=arrays, **fields).values()
         if self.training:
             values |= {name: np.asarray(arrays[name]) for name in ("mean", "variance")}
             self.case.update(values)
@@ -80,9 +75,6 @@ class Varied:
         values = self.results(variance=spread, epsilon=0.0)
         return {**values, **{n: self.right[n] for n in ("mean", "variance") if n in values}}
 
-    def unbiased(self) -> Values:
-        return self.results(variance=self.variance * self.m / max(1, self.m - 1))
-
     def summed(self, end: int = 0, multiple: int = 0) -> Values:
         """Sums of the rows before `end`, or before the last multiple."""
         end = self.m // multiple * multiple if multiple else end
@@ -107,17 +99,15 @@ class Varied:
 
     def turned(self) -> Values:
         """Where memory of NXC is read as NCX, or the other way round."""
-        other, shape = ("NCX", 1) if self.case.axis == -1 else ("NXC", -1), self.case.src.shape
-        new = np.moveaxis(self.case.src, self.case.axis, other[1]).shape
+        case, src = self.case, self.case.src
+        kind = replace(case.kind, data_format="NCX" if case.axis == -1 else "NXC")
 
-        def read(arrays: Mapping[str, Any]) -> Values:
-            return {n: a.reshape(new) if n in TENSORS else a for n, a in arrays.items()}
+        def read(arrays: Values, like: Any) -> Values:
+            return {n: a.reshape(like.shape) if n in TENSORS else a for n, a in arrays.items()}
 
-        values = replace(
-            self.case, kind=replace(self.case.kind, data_format=other[0]),
-            arrays=read(self.case.arrays), by_name=read(self.case.by_name),
-        ).values()  # fmt: skip
-        return {n: a.reshape(shape) if n in TENSORS else a for n, a in values.items()}
+        turned = np.moveaxis(src, case.axis, kind.axis)
+        arrays, by_name = read(case.arrays, turned), read(case.by_name, turned)
+        return read(replace(case, kind=kind, arrays=arrays, by_name=by_name).values(), src)
 
     def swapped(self, one: str, other: str) -> Values:
         return {one: self.right[other], other: self.right[one]}
@@ -161,7 +151,8 @@ VARIATIONS: dict[str, tuple[tuple[str, ...], Callable[[Varied], Values]]] = {
     "epsilon is missing": (_ALL, lambda v: v.results(epsilon=0.0)),
     "epsilon is always 1e-5": (_ALL, lambda v: v.results(epsilon=1e-5)),
     "epsilon is always 1e-3": (_ALL, lambda v: v.results(epsilon=1e-3)),
-    "the variance is unbiased": (_ALL, Varied.unbiased),
+    "the variance is unbiased": (_ALL, lambda v: v.results(
+        variance=v.variance * v.m / max(1, v.m - 1))),
     "the variance is the deviation": (_ALL, lambda v: v.scaled(v.spread**2)),
     "gamma is missing": (_ALL, lambda v: v.results(gamma=None)),
     "gamma is 1 + gamma": (_ALL, lambda v: v.results(gamma=v.gamma + 1)),
@@ -197,10 +188,7 @@ VARIATIONS: dict[str, tuple[tuple[str, ...], Callable[[Varied], Values]]] = {
 }  # fmt: skip
 
 
-def fitting(
-    case: Case, exact: Exact, results: Mapping[str, Any], at: Any,
-    names: Iterable[str] | None,
-) -> list[str]:  # fmt: skip
+def fitting(case: Case, exact: Exact, results: Values, at: Any, names: Any) -> list[str]:
     """Which of these variations, or of all, give the results; `at`: a result's element, which is
     wrong with the function, and so must be with a variation.
     """
@@ -219,7 +207,7 @@ def _changed(varied: Varied, name: str) -> Values:
         return {}
 
 
-def _fits(varied: Varied, name: str, exact: Exact, results: Mapping[str, Any], at: Any) -> bool:
+def _fits(varied: Varied, name: str, exact: Exact, results: Values, at: Any) -> bool:
     values = {**varied.right, **_changed(varied, name)}
     result, element = at
     right, bounds = exact[result]

@@ -85,9 +85,7 @@ def start(p: Any, number: str, *, folded: bool, from_batch: bool, exact: bool = 
     rstd = np.where(lost < 1, np.expm1(np.log1p(-np.where(lost < 1, lost, 0)) / -2), np.inf)
     rstd = (1 + rstd) * (1 + RSTD * u) - 1
     open_ = ((lost >= 1) & (far + off > 0)).any(axis=1)
-    return Start(
-        u, least, data_alone, products, of_mean, of_variance, off, rstd, far, top, open_
-    )  # fmt: skip
+    return Start(u, least, data_alone, products, of_mean, of_variance, off, rstd, far, top, open_)
 
 
 def out_of_range(p: Any, number: str) -> Any:
@@ -141,7 +139,7 @@ def gradient_bounds(
     diff_gamma += terms - near.gamma_terms.sum(axis=1, keepdims=True)
     sums = (dy * start.far).sum(axis=1, keepdims=True)
     diff_gamma = np.where(sums < start.top, diff_gamma, np.inf)
-    diff_beta = start.of_data * total + m * start.least
+    diff_beta = np.where(total < start.top, start.of_data * total + m * start.least, np.inf)
 
     def back(rows: Any) -> Any:
         return formulas.as_before(rows, want.diff_src, axis)
@@ -164,11 +162,8 @@ def gradient_bounds(
         diff_src += back(scale * rstd * left * terms / m)
     else:
         diff_src = diff_src + back(start.grown(PATH * start.unit, 1)) * want.diff_src_terms
-    return {
-        "diff_src": diff_src, "diff_gamma": diff_gamma[:, 0],
-        "diff_beta": np.where(total < start.top, diff_beta, np.inf)[:, 0],
-        "diff_src_1": 0.0,
-    }  # fmt: skip
+    sums = {"diff_gamma": diff_gamma[:, 0], "diff_beta": diff_beta[:, 0]}
+    return {"diff_src": diff_src, **sums, "diff_src_1": 0.0}
 
 
 def double_backward_bounds(
