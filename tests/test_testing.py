@@ -660,11 +660,6 @@ def test_results_of_torch_are_read_or_named():
         check_backward(changed(lambda a: tensor(a).to("meta")), ROWS)
 
 
-class SilentError(Exception):
-    def __str__(self):
-        raise RuntimeError("no text")
-
-
 def raising(error):
     def function(*_, **__):
         raise error
@@ -699,7 +694,7 @@ FAULTY = [
     *((raising(error), rf"function +raised {text}\n1 raised$") for error, text in (
         (SystemExit(0), "SystemExit: 0"), (RuntimeError("no"), "RuntimeError: no"),
         (ValueError("\n on  two\nlines"), "ValueError: on two lines"),
-        (ValueError(), "ValueError"), (SilentError(), "SilentError"))),
+        (ValueError(), "ValueError"))),
 ]  # fmt: skip
 
 
@@ -1249,14 +1244,13 @@ def test_the_smallest_program(tmp_path, capsys):
 
 
 def test_the_smallest_program_of_a_report():
-    wrong = partial(kernel_of("forward", ("+ offset", "")), option=1)
+    wrong = kernel_of("forward", ("+ offset", ""))
     with pytest.raises(AssertionError) as raised:
         check_forward(wrong, quick=True)
     start = time.monotonic()
     text = raised.value.report.script()
     assert time.monotonic() - start < 10
     assert "function = ...  # kernel goes here" in text
-    assert "\nfunction = functools.partial(function, option=1)\n" in text
     assert 'beta = np.array([1.0]).astype("float32")' in text
     with pytest.raises(ValueError, match="^script: expected a report with wrong numbers"):
         check_backward(MINE, quick=True).script()

@@ -46,8 +46,7 @@ def run(
                 while not wait([pipe], 0.1) and child.is_alive() and time.monotonic() < limit:
                     pass
                 if not pipe.poll():
-                    if child.is_alive():
-                        reason = f"did not return within {timeout:g} s"
+                    reason = f"did not return within {timeout:g} s" * child.is_alive()
                     break
                 kind, value = pipe.recv()
                 if kind == "failed":
@@ -57,9 +56,9 @@ def run(
                     break
                 if kind == "report":
                     report.add(value)
-                    continue
-                finished, limit = kind == "finished", time.monotonic() + timeout
-                name, first = value, first + 1
+                else:
+                    finished, limit = kind == "finished", time.monotonic() + timeout
+                    name, first = value, first + 1
         except (EOFError, OSError, pickle.UnpicklingError):
             child.join(10)
         finally:
@@ -96,10 +95,7 @@ def ended(status: int) -> str:
     return names.get(-status, f"signal {-status}") if status < 0 else f"exit status {status}"
 
 
-def work(
-    end: Connection, load: Callable[[], Any], cases: Callable[[], Iterable[Case]], first: int,
-    script: str, options: dict[str, Any],
-) -> None:  # fmt: skip
+def work(end: Connection, load: Any, cases: Any, first: int, script: str, options: Any) -> None:
     """Send which case comes next, and its report; what the function prints is an error's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process ends it
     os.dup2(2, 1)

@@ -19,15 +19,8 @@ from bn_ext.testing._cases import ARITHMETICS, Case, Kind, standard_cases
 from bn_ext.testing._report import message
 from bn_ext.testing._script import loading
 
-#: {--op: the operation, and whether it is of training}
-OPERATIONS = {
-    "training": ("training", True),
-    "inference": ("inference", False),
-    "backward": ("backward", True),
-    "backward-frozen": ("backward", False),
-    "double-backward": ("double_backward", True),
-    "double-backward-frozen": ("double_backward", False),
-}
+_GRADIENTS = "backward", "double-backward"
+OPERATIONS = "training", "inference", *_GRADIENTS, *(f"{name}-frozen" for name in _GRADIENTS)
 HELP = {
     "function": "what is checked",
     "--op": f"what it computes: {', '.join(OPERATIONS)} (default: backward)",
@@ -39,8 +32,6 @@ HELP = {
     "--repeats": "call it N times with each case, and say where bits differ",
     "--timeout": "seconds that a case may take (default: 60)",
     "--script": "write the smallest program that shows the worst mistake",
-}
-FLAGS = {
     "--relu": "a ReLU follows (all but double-backward)",
     "--own-statistics": "a gradient makes its own statistics",
     "--quick": "without the cases of many elements",
@@ -57,15 +48,14 @@ def add_options(add: Callable[..., Any]) -> None:
     option("function", metavar="MODULE:FUNCTION|FILE.py:FUNCTION")
     option("--op", choices=OPERATIONS, default="backward", metavar="OP")
     option("--dtypes", nargs="+", choices=DTYPES, default=["float32"], metavar="DTYPE")
-    layout = {"dest": "data_format", "type": as_layout, "default": "NXC"}
-    option("--layout", "--data-format", metavar="FORMAT", **layout)
+    option("--layout", "--data-format", dest="data_format", type=as_layout, default="NXC")
     option("--skip", nargs="+", default=(), metavar="WORD")
     option("--arithmetic", choices=ARITHMETICS, default="float32")
     option("--repeats", type=as_whole, default=1, metavar="N")
     option("--timeout", type=as_seconds, default=60.0, metavar="S")
     option("--script", type=Path, metavar="OUT.py")
-    for name, text in FLAGS.items():
-        add(name, action="store_true", help=text)
+    for name in ("--relu", "--own-statistics", "--quick", "--verbose"):
+        option(name, action="store_true")
 
 
 def check(options: argparse.Namespace) -> int:
@@ -89,10 +79,11 @@ def check(options: argparse.Namespace) -> int:
 
 
 def cases_of(options: argparse.Namespace) -> Iterator[Case]:
-    operation, is_training = OPERATIONS[options.op]
+    operation = options.op.removesuffix("-frozen")
+    is_training = operation == options.op != "inference"
     flags = {"relu": options.relu, "own_statistics": options.own_statistics}
     try:
-        kind = Kind(operation, options.data_format, is_training, **flags)
+        kind = Kind(operation.replace("-", "_"), options.data_format, is_training, **flags)
         return standard_cases(kind, options.dtypes, quick=options.quick, skip=options.skip)
     except (ImportError, NotImplementedError) as error:
         raise UsageError(f"--dtypes: {error}") from None
@@ -129,17 +120,10 @@ def loading_of(place: str) -> str:
 
 
 def _loaded(path: Path) -> ModuleType:
-    """The module of this file: by its name, so that processes which the function starts can import
-    it; by a name of its own if Python finds another module by that name.
-    """
+    """The module of this file, by a name that no other has."""
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
-    name = path.stem
-    if name.isidentifier() and name not in sys.modules:
-        spec = importlib.util.find_spec(name)
-        if spec and spec.origin and os.path.realpath(spec.origin) == os.path.realpath(path):
-            return importlib.import_module(name)
-    name = "bn_ext_check_" + re.sub(r"\W", "_", name)
+    name = "bn_ext_check_" + re.sub(r"\W", "_", path.stem)
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     sys.modules[name] = module  # dataclasses look for it there

@@ -9,13 +9,11 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES, dtype_of
 from bn_ext.testing import _formulas as formulas, _limits as limits, _weaker as weaker
 
-Array = NDArray[Any]
 #: {result: (its right values; the largest errors that pass, for each of ARITHMETICS)}, in long
 #: doubles
 Exact: TypeAlias = dict[str, tuple[Any, Any]]
@@ -39,8 +37,8 @@ RESULTS = {
     "backward": ("diff_src", "diff_gamma", "diff_beta"),
     "double_backward": ("diff_src", "diff_diff_dst", "diff_gamma"),
 }
-#: Running statistics before the call, and the weight of the batch's in the new ones.
-RUNNING, FACTOR = {"running_mean": 3.0, "running_variance": 2.0}, 0.25
+#: Running statistics, and the weight of the batch's in the new ones.
+RUNNING, FACTOR = ("running_mean", "running_variance"), 0.25
 #: Arrays of src's shape.
 TENSORS = {"src", "diff_dst", "diff_diff_src", "src_1"}
 TENSORS |= {"dst", "diff_src", "diff_diff_dst", "diff_src_1"}
@@ -153,15 +151,20 @@ class Case:
 
     def _known(self, p: Any, want: Any) -> Any:
         """(C,): Can anything be said of a channel?"""
-        known, twice = _holds(p, want, self), self.kind.operation == "double_backward"
+        if self.kind.is_forward:
+            known, factor = limits.forward_holds(p, want, self.axis, self.data), want.scale
+        elif self.kind.operation == "backward":
+            known, factor = limits.gradient_holds(p, want, self.data), limits.rstd_of(p)
+        else:
+            known, factor = limits.second_holds(p, want, self.data), limits.rstd_of(p)
+            for terms in want[3:]:
+                sizes = formulas.by_channel(terms, self.axis) if terms.ndim > 1 else terms[:, None]
+                known &= (sizes < limits.tops(self.data)).all(axis=1)
         # If an operand is not finite, neither are right results; but diff_diff_* times Inf: nobody
         # says what.
+        twice = self.kind.operation == "double_backward"
         finite = (lambda a: a == a) if twice else np.isfinite
-        by_name = [
-            formulas.by_channel(a, self.axis) for n, a in self.by_name.items() if n in TENSORS
-        ]
-        factor = want.scale if self.kind.is_forward else limits.rstd_of(p)
-        for a in (factor, *vars(p).values(), *by_name):
+        for a in (factor, *vars(p).values(), *vars(self.by_channel(self.by_name)).values()):
             if np.ndim(a):
                 known |= ~finite(a.astype(np.longdouble)).reshape(len(a), -1).all(axis=1)
         if self.kind.operation == "backward":
@@ -173,9 +176,9 @@ class Case:
     ) -> dict[str, Any]:
         """Add new running statistics; `factor`: the weight of the batch's."""
         m, u = self.src.size // self.src.shape[self.axis], limits.unit(limits.arithmetic(self.data))
-        for name, old in self.kind.running.items():
+        for name in self.kind.running:
             of_batch = name.removeprefix("running_")
-            share, kept = np.longdouble(factor), (1 - factor) * old
+            share, kept = np.longdouble(factor), (1 - factor) * self.by_name[name]
             if of_batch == "variance":
                 share *= m / np.longdouble(max(m - (self.kind.correction or 0), 1))
             values[name] = kept + share * values[of_batch]
@@ -188,15 +191,10 @@ class Case:
         """The bounds with the result's last rounding, if that is not part of it."""
         number = limits.arithmetic(self.data)
         kind = self.data if name in TENSORS else number
-        last: Any = 0
-        if name not in TENSORS or limits.unit(kind) > limits.unit(number):
-            last = limits.half_ulp(right, kind)
+        is_rounded = name not in TENSORS or limits.unit(kind) > limits.unit(number)
+        last = limits.half_ulp(right, kind) if is_rounded else 0
 
-        def like(channels: Any) -> Any:
-            alone = right.ndim == 1
-            return channels if alone else formulas.as_before(channels[:, None], right, self.axis)
-
-        known = like(known)
+        known = self.like(right, known)
         widths = np.zeros((len(bounds), *right.shape), np.longdouble)
         for width, bound in zip(widths, bounds, strict=True):
             width[...] = bound[name] + last
@@ -206,8 +204,13 @@ class Case:
         if name not in TENSORS or (self.kind.is_training and self.kind.operation != "inference"):
             widths[1:, np.isinf(right)] = np.inf  # it is a sum, or has one as a term
         for width, start in zip(widths[1:], starts, strict=True):
-            width[np.isnan(right) & like(start.open)] = np.inf
+            width[np.isnan(right) & self.like(right, start.open)] = np.inf
         return widths
+
+    def like(self, result: Any, channels: Any) -> Any:
+        """(C,), in the shape of a result."""
+        alone = result.ndim == 1
+        return channels if alone else formulas.as_before(channels[:, None], result, self.axis)
 
     def by_channel(self, arrays: dict[str, Any]) -> Any:
         """The operands as bn_ext.testing._limits takes them."""
@@ -229,19 +232,6 @@ def _bounds(want: Any, case: Case) -> dict[str, Any]:
     from_batch = kind.operation == "training"
     dst = limits.dst_bound(want, data, case.axis, from_batch=from_batch, added=kind.add)
     return {"dst": dst, **(limits.statistics_bounds(want, data) if from_batch else {})}
-
-
-def _holds(p: Any, want: Any, case: Case) -> Any:
-    """(C,), of operands by channel: do the bounds hold?"""
-    if case.kind.is_forward:
-        return limits.forward_holds(p, want, case.axis, case.data)
-    if case.kind.operation == "backward":
-        return limits.gradient_holds(p, want, case.data)
-    good = limits.second_holds(p, want, case.data)
-    for terms in want[3:]:
-        sizes = formulas.by_channel(terms, case.axis) if terms.ndim > 1 else terms[:, None]
-        good &= (sizes < limits.tops(case.data)).all(axis=1)
-    return good
 
 
 def _weaker(start: weaker.Start, p: Any, formula: Callable[..., Any], case: Case) -> dict[str, Any]:
@@ -276,6 +266,7 @@ def _drawn(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Draw:
         gamma=np.resize([-1, 1, 1], channels) * rng.uniform(0.5, 2, channels),
         beta=rng.standard_normal(channels), diff_diff_gamma=rng.standard_normal(channels) + 1,
         diff_diff_beta=rng.standard_normal(channels),
+        running_mean=np.full(channels, 3.0), running_variance=np.full(channels, 2.0),
     )  # fmt: skip
 
 
@@ -508,9 +499,8 @@ NEEDS = {name: "diff_dst" for name in RECIPES if "diff_dst" in name}
 #: Words of those that a double backward does not have: of diff_diff_* times Inf, specifications
 #: differ, and its bounds end where products underflow.
 UNBOUNDED = "Inf", "with eps", "subnormal"
-NEEDS |= dict.fromkeys(
-    ("gamma without beta", "beta without gamma", "each of 70 016 rows in a channel"), "beta"
-)
+_OF_BETA = "gamma without beta", "beta without gamma", "each of 70 016 rows in a channel"
+NEEDS |= dict.fromkeys(_OF_BETA, "beta")
 
 
 @dataclass(frozen=True)
@@ -558,9 +548,9 @@ class Kind:
         return 1 if self.data_format == "NCX" else -1
 
     @property
-    def running(self) -> dict[str, float]:
+    def running(self) -> tuple[str, ...]:
         """Running statistics that the function gets, and updates."""
-        return {} if self.correction is None else RUNNING
+        return () if self.correction is None else RUNNING
 
     def random(
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], change: Change | None = None
@@ -601,9 +591,8 @@ class Kind:
         arrays = {name: cast(name) for name in OPERANDS[self.operation]}
         case = Case(name, self, arrays, draw.epsilon, exact_sums=draw.exact_sums)
         if self.is_forward:
-            by_name = {"src_1": cast("src_1")} if self.add else {}
-            old = {name: np.full(shape[-1], value, number) for name, value in self.running.items()}
-            return replace(case, by_name={**by_name, **old})
+            by_name = *["src_1"] * self.add, *self.running
+            return replace(case, by_name={name: cast(name) for name in by_name})
         if not self.relu:
             return case
         from_batch = self.is_training and not draw.has_statistics

@@ -155,9 +155,8 @@ def forward_holds(p: Any, want: Any, axis: int, data: str) -> Any:
     sizes = want.product_terms + want.shift_terms
     sizes = formulas.by_channel(sizes, axis).max(axis=1, initial=0)
     largest = np.stack([x, want.scale, sizes, spread])
-    return (largest < tops(data)).all(axis=0) & (
-        spread > 2.0**16 / unit(arithmetic(data)) * smallest(data)
-    )
+    least = 2.0**16 / unit(arithmetic(data)) * smallest(data)
+    return (largest < tops(data)).all(axis=0) & (spread > least)
 
 
 def second_holds(p: Any, want: Any, data: str) -> Any:

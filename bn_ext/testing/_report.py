@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 
 import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES, dtype_of
-from bn_ext.testing._cases import ARITHMETICS, LARGE, TENSORS, Case, Exact
+from bn_ext.testing._cases import ARITHMETICS, LARGE, TENSORS, Case, Exact, as_words
 from bn_ext.testing._limits import arithmetic as number_of, distance, half_ulp
 from bn_ext.testing._script import program
 from bn_ext.testing._variations import Varied, contradicted, fitting, remains
@@ -24,8 +25,6 @@ from bn_ext.testing._weaker import out_of_range
 VERDICTS = "crashed", "raised", "wrong", "weaker", "range", "not judged", "refused", "right"
 #: Of a result that is right, or weaker.
 FLUSHED = "subnormal numbers are 0"
-#: Of one that is neither right nor wrong.
-RANGE = "a product overflows or underflows on the way"
 
 
 class Finding(NamedTuple):
@@ -106,22 +105,14 @@ class Report:
         named = ", ".join(name if len(kinds) == 1 else f"{n} {name}" for name, n in kinds.items())
         order = ("wrong", "weaker", "raised", "crashed", "range", "refused", "not judged", "right")
         flushed = len({finding.case for finding in self.findings if finding.reason == FLUSHED})
-        counted = ", ".join(
-            f"{counts[verdict]} {verdict}" + f" ({named})" * (verdict == "weaker")
-            for verdict in order
-            if verdict in counts
-        )
-        return counted + f"; {FLUSHED} in {flushed} case{'s' * (flushed > 1)}" * bool(flushed)
+        more = {"weaker": f" ({named})"}
+        text = ", ".join(f"{counts[v]} {v}{more.get(v, '')}" for v in order if v in counts)
+        return text + f"; {FLUSHED} in {flushed} case{'s' * (flushed > 1)}" * bool(flushed)
 
     def script(self) -> str:
         """The smallest program that shows the worst mistake, with exit status 1: at most 40 lines,
         which need NumPy (of bfloat16 data, ml_dtypes) and the function alone. It looks for a
-        smaller one for 10 s.
-
-        Raises
-        ------
-        ValueError
-            If no number of a result is wrong.
+        smaller one for 10 s. ValueError if no number of a result is wrong.
         """
         text = self.maker()
         if not text:
@@ -178,7 +169,8 @@ class Report:
         rows: list[tuple[str, ...]] = []
         for (place, kind), group in sorted(groups.items()):
             verdict = VERDICTS[-place]
-            title = RANGE if verdict == "range" else verdict
+            on_the_way = "a product overflows or underflows on the way"
+            title = on_the_way if verdict == "range" else verdict
             if kind:
                 title = f"as {ARITHMETICS[kind]} {'have' if kind.startswith('float') else 'has'} it"
             rows += [(f"{title}:",), *(group if verdict == "right" else _merged(group))]
@@ -238,11 +230,7 @@ def _merged(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 def message(error: BaseException) -> str:
     """What someone else's exception says, on one short line."""
-    try:
-        text = " ".join(str(error).split())[:100]
-    except Exception:
-        text = ""
-    return f"{type(error).__name__}: {text}".removesuffix(": ")
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:100]}".removesuffix(": ")
 
 
 def as_array(result: Any) -> Any:
@@ -314,9 +302,8 @@ def _in_range(case: Case, exact: Exact, name: str, array: Any) -> Any:
     with _core.DefaultMode():
         right, limits = exact[name]
         varied = Varied(case, exact)
-        mask = out_of_range(case.by_channel(varied.arrays), number_of(case.data))
-        axes = [axis for axis in range(right.ndim) if axis != case.axis % right.ndim]
-        mask = np.expand_dims(mask, axes if right.ndim > 1 else ())
+        operands = case.by_channel(varied.arrays)
+        mask = case.like(right, out_of_range(operands, number_of(case.data)))
         gone = mask & ~np.isfinite(array) & np.isfinite(right)
         for rest in remains(varied) if mask.any() else ():
             close = distance(array, rest.get(name, np.nan)) <= limits[1]
@@ -372,11 +359,10 @@ def compared(
     fits = next((kind for kind, good in zip(kinds, kept, strict=True) if good), "")
     unsaid = ~says[asked] & ~(says[0] & (share[0] <= 1))
     if kept[asked] and unsaid.any():
-        part = "" if unsaid.all() else " in part"
         why = f"{ARITHMETICS[arithmetic]} may give anything"
-        if not says[0].all():
-            why = "cannot be judged: too near to overflow"
-        return Finding(case.name, name, np.nan, reason=f"{why}{part}", verdict="not judged")
+        why = why if says[0].all() else "cannot be judged: too near to overflow"
+        why += "" if unsaid.all() else " in part"
+        return Finding(case.name, name, np.nan, reason=why, verdict="not judged")
     verdict = "right" if kept[asked] else "weaker" if any(kept) else "wrong"
     bad = share[-1 if verdict == "wrong" else asked] > 1
     most = np.where(bad, share[asked], -1) if bad.any() else share[asked]
@@ -399,23 +385,19 @@ def _place(bad: Any, axis: int) -> str:
         others = tuple({0, 1, 2} - {kept})
         if (whole.all(axis=others) == whole.any(axis=others)).all():
             return _span(name, whole.any(axis=others))
-    count = f"{_number(bad.sum())} of {_number(bad.size)}"
+    count = f"{bad.sum()} of {bad.size}"
     channels = whole.any(axis=(0, 1))
     return count if channels.all() else f"{count}, in {_span('channel', channels)}"
 
 
 def _span(name: str, mask: Any) -> str:
     (places,) = mask.nonzero()
-    first, last, total = places[0], places[-1], f" of {_number(mask.size)}"
+    first, last = places[0], places[-1]
     if first == last:
-        return f"{name} {_number(first)}{total}"
+        return f"{name} {first} of {mask.size}"
     if last - first + 1 == places.size:
-        return f"{name}s {_number(first)} to {_number(last)}{total}"
-    return f"{_number(places.size)}{total} {name}s"
-
-
-def _number(number: Any) -> str:
-    return f"{int(number):,}".replace(",", " ")
+        return f"{name}s {first} to {last} of {mask.size}"
+    return f"{places.size} of {mask.size} {name}s"
 
 
 # ---- all cases -----------------------------------------------------------------------------
@@ -438,6 +420,12 @@ class Trial:
     worst: tuple[float, str] = (-1.0, "")
     smallest: dict[str, tuple[Case, float]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        expected = f"one of {', '.join(ARITHMETICS)}"
+        as_words("arithmetic", [self.arithmetic], ARITHMETICS.__contains__, expected)
+        expected = "a whole number, 1 or more"
+        self.repeats = _core.as_index(self.repeats, "repeats", expected, 1)
+
     def tried(self, case: Case) -> Report:
         """What the calls with a case show. If numbers are wrong, or a small case is right, with the
         variations that are left.
@@ -449,7 +437,7 @@ class Trial:
             findings = [
                 Finding(name, result, np.inf, reason="a later call overwrites it", verdict="wrong")
                 for name, result, array, before in self.returned
-                if _bits(array) != before
+                if array.tobytes() != before
             ]
             if isinstance(results, Finding):
                 findings, self.returned = [*findings, results], []
@@ -528,19 +516,11 @@ def show_progress(text: str) -> None:
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def _bits(array: Any) -> bytes:
-    """What an array holds; long doubles have bytes between them that may be anything."""
-    is_long = array.dtype.char == "g"
-    return repr(array.tolist()).encode() if is_long else array.tobytes()
-
-
 def _readable(case: Case, results: Mapping[str, Any]) -> list[tuple[str, str, Any, bytes]]:
     """The results that can be read, and their bytes now."""
     rows = []
     for name, result in results.items():
-        try:
+        with suppress(Exception, SystemExit):  # judged() says why
             array = as_array(result)
-            rows.append((case.name, name, array, _bits(array)))
-        except (Exception, SystemExit):  # judged() says why
-            continue
+            rows.append((case.name, name, array, array.tobytes()))
     return rows

@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,38 +11,33 @@ import numpy as np
 import bn_ext._core as _core
 from bn_ext.testing._cases import TENSORS, Case, as_set
 
+#: What a search for a smaller program may take.
+SECONDS = 10
 #: Does the function still go wrong with these arrays, channels last?
 Fails = Callable[[dict[str, Any]], bool]
 
 
-class _OutOfTimeError(Exception):
-    """No search for a smaller program goes on."""
-
-
 def program(
     function: Callable[..., Any], case: Case, result: str, is_wrong: Callable[[Case], bool],
-    load: str = "", seconds: float = 10,
+    load: str = "",
 ) -> str:  # fmt: skip
     """A program that needs NumPy and the function alone; `load`: the lines that import it;
     `is_wrong`: is the result wrong in a case?
     """
-    end = time.monotonic() + seconds
+    end = time.monotonic() + SECONDS
     smallest, stopping = case, ""
-    arrays = {**case.arrays, **case.by_name}
-    changeable = {n: a for n, a in arrays.items() if n not in ("dst", "mean", "variance")}
-    absent = {name: None for name, array in changeable.items() if array is None}
     start = {
         name: np.moveaxis(a, case.axis, -1) if name in TENSORS else a
-        for name, a in changeable.items()
-        if a is not None
+        for name, a in {**case.arrays, **case.by_name}.items()
+        if name not in ("dst", "mean", "variance")
     }
 
     def fails(change: dict[str, Any]) -> bool:
         nonlocal smallest
         if time.monotonic() > end:
-            raise _OutOfTimeError
-        values = {name: array.astype(np.float64) for name, array in change.items()}
-        change_all = as_set(**values, **absent, epsilon=case.epsilon)
+            raise TimeoutError
+        values = {n: None if a is None else a.astype(np.float64) for n, a in change.items()}
+        change_all = as_set(**values, epsilon=case.epsilon)
         with _core.DefaultMode():
             made = case.kind.random(case.name, change["src"].shape, case.src.dtype, change_all)
         if not made.src.size or not is_wrong(made):
@@ -54,8 +48,8 @@ def program(
     try:
         if fails(start):  # or given statistics, or exact sums, are what shows it
             _simplified(start, fails)
-    except _OutOfTimeError:
-        stopping = f", stopped after {seconds:g} s"
+    except TimeoutError:
+        stopping = f", stopped after {SECONDS} s"
     return _text(function, smallest, result, load, stopping)
 
 
@@ -66,7 +60,7 @@ def _simplified(arrays: dict[str, Any], fails: Fails) -> None:
     arrays = flat if ndim > 2 and fails(flat) else arrays
     for axis in (*range(arrays["src"].ndim), 0):
         arrays = _cut(arrays, axis, fails)
-    for name in arrays:
+    for name in [name for name, array in arrays.items() if array is not None]:
         for change in _simpler(arrays[name]):
             if fails(other := {**arrays, name: change}):
                 arrays = other
@@ -77,7 +71,7 @@ def _cut(arrays: dict[str, Any], axis: int, fails: Fails) -> dict[str, Any]:
     """Leave out as many slices of an axis as can be: halves first, one by one at last."""
     size = length = arrays["src"].shape[axis]
     channels = axis == arrays["src"].ndim - 1
-    shorter = [name for name in arrays if channels or name in TENSORS]
+    shorter = [n for n, a in arrays.items() if n in TENSORS or (channels and a is not None)]
     while size > 1:
         size, place = -(-size // 2), 0
         while place < length > 1:
@@ -106,7 +100,6 @@ def _text(function: Any, case: Case, result: str, load: str, stopped: str) -> st
     right, bounds = case.exact()[result]
     number = "float64" if case.data == "float64" else "float32"
     name = getattr(function, "__qualname__", "function")
-    standard = "import functools\n" * isinstance(function, partial) + "import sys"
     others = "import ml_dtypes\n" * (case.data == "bfloat16") + "import numpy as np"
     passed = [*case.arrays, f"epsilon={case.epsilon!r}", *(f"{n}={n}" for n in case.by_name)]
     values = ""
@@ -116,7 +109,7 @@ def _text(function: Any, case: Case, result: str, load: str, stopped: str) -> st
         values += f"{argument} = {f'{_literal(array)}.astype({dtype})' if data else None}\n"
     return f'''"""{name}: {result} is wrong, as in the case "{case.name}"{stopped}."""
 
-{standard}
+import sys
 
 {others}
 
@@ -146,9 +139,6 @@ def _literal(array: Any, digits: str = "") -> str:
 
 def _loading(function: Any) -> str:
     """Lines that import a function, as `function`."""
-    if isinstance(function, partial) and not function.args:
-        options = ", ".join(f"{name}={value!r}" for name, value in function.keywords.items())
-        return f"{_loading(function.func)}\nfunction = functools.partial(function, {options})"
     name, module = getattr(function, "__qualname__", ""), getattr(function, "__module__", "")
     place = sys.modules.get(module)
     path = Path(getattr(place, "__file__", None) or "").resolve()

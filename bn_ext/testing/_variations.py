@@ -9,11 +9,9 @@ import numpy as np
 
 import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES
-from bn_ext.testing import _formulas, _limits as limits
+from bn_ext.testing import _formulas as formulas, _limits as limits
 from bn_ext.testing._cases import FACTOR, OPERANDS, TENSORS, Case, Exact
 
-#: Without types of its own.
-formulas: Any = _formulas
 Values = dict[str, Any]
 
 
@@ -75,9 +73,9 @@ class Varied:
         values = self.results(variance=spread, epsilon=0.0)
         return {**values, **{n: self.right[n] for n in ("mean", "variance") if n in values}}
 
-    def summed(self, end: int = 0, multiple: int = 0) -> Values:
+    def summed(self, end: int = 0, multiple: int = 1) -> Values:
         """Sums of the rows before `end`, or before the last multiple."""
-        end = self.m // multiple * multiple if multiple else end
+        end = end or self.m // multiple * multiple
         kept = np.broadcast_to(np.arange(self.m) < end, (self.channels, self.m))
         if self.training:
             src = self.rows(self.case.src)
@@ -90,10 +88,10 @@ class Varied:
             diff_src = diff_src + (part["diff_src"] - self.frozen(diff_dst=diff_dst)["diff_src"])
         return {**part, "diff_src": diff_src}
 
-    def cut(self, axis: int, end: int = 0, multiple: int = 0) -> Values:
-        """The tensors, 0 from a channel (axis 0) or a row (1) on."""
+    def cut(self, axis: int, end: int = 0, multiple: int = 1) -> Values:
+        """The tensors, 0 from a channel (axis 0) or a row (1) on, or after the last multiple."""
         size = self.m if axis else self.channels
-        places = np.arange(size) < (size // multiple * multiple if multiple else end)
+        places = np.arange(size) < (end or size // multiple * multiple)
         kept = self.back(places if axis else places[:, None])
         return {n: np.where(kept, a, 0) for n, a in self.right.items() if n in TENSORS}
 
@@ -116,9 +114,9 @@ class Varied:
         """Of a double backward: variance = mean((src - stopped mean)**2)."""
         p = self.arrays
         dy, g, x = (self.rows(p[name]) for name in ("diff_dst", "diff_diff_src", "src"))
-        xc = x - formulas.column(p["mean"], np.longdouble, 0)
+        xc = x - np.asarray(p["mean"]).astype(np.longdouble)[:, None]
         gone = ((dy * xc).mean(axis=1) * g.mean(axis=1) * self.spread**-1.5)[:, None]
-        gone = gone * formulas.column(p["gamma"], np.longdouble, 1)
+        gone = gone * self.gamma.astype(np.longdouble)[:, None]
         return {"diff_src": self.right["diff_src"] - self.back(gone)}
 
 
