@@ -103,11 +103,11 @@ MISTAKES = {
         lambda call: call.fail(NotImplementedError), "refused", "NotImplementedError", always),
     **{f"{kind} arithmetic": (
         functools.partial(Call.move, kind=kind), "weaker", "have it:|has it:",
-        functools.partial(is_weaker, kind)) for kind in [*ARITHMETICS][1:]},
+        functools.partial(is_weaker, kind)) for kind in [*ARITHMETICS][1:4]},
 }  # fmt: skip
 
 OPTIONS = {
-    "arithmetic": [*ARITHMETICS], "data_format": ["NXC", "NCX", "NCHW"], "repeats": [1, 2, 3],
+    "arithmetic": [*ARITHMETICS][:4], "data_format": ["NXC", "NCX", "NCHW"], "repeats": [1, 2, 3],
     "data": ["standard", "own"], "gate": ["", "relu", "relu and add"],
 }  # fmt: skip
 

@@ -876,6 +876,7 @@ def test_what_cannot_be_imported_is_named(place, text):
          "--script no/such/out.py: expected a file in a folder that exists"),
         ("math:sqrt", ["--repeats=0"], "expected a whole number, 1 or more, got '0'"),
         ("math:sqrt", ["--arithmetic=half"], "invalid choice: 'half'"),
+        ("math:sqrt", ["--timeout=1e-9"], "expected a number of seconds, 0.1 or more, got '1e-9'"),
     ],
 )  # fmt: skip
 def test_options_that_would_change_nothing_are_refused(capsys, place, arguments, text):
@@ -1145,6 +1146,24 @@ def test_float16_sums_are_named():
         check_backward(kernel_from(forgets), **options)
     verdicts = {e.verdict for e in raised.value.report.failures if e.result == "diff_src"}
     assert verdicts == {"wrong"}
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_an_addition_of_its_own_in_bfloat16_is_named(relu):
+    pytest.importorskip("ml_dtypes")
+
+    def twice(src, *vectors, epsilon, src_1, sign=1):
+        results = bn_ext.batch_norm_training(src, *vectors, epsilon=epsilon, data_format="NXC")
+        dst = results.dst + sign * src_1
+        return np.where(dst <= 0, 0 * dst, dst) if relu else dst
+
+    options = {"add": True, "relu": relu, "dtypes": "bfloat16", "quick": True}
+    with pytest.raises(AssertionError, match="bfloat16 sums have it:") as raised:
+        check_forward(twice, **options)
+    assert {finding.verdict for finding in raised.value.report.failures} == {"weaker"}
+    assert check_forward(twice, arithmetic="bfloat16", **options).passed
+    with pytest.raises(AssertionError, match="wrong"):
+        check_forward(partial(twice, sign=-1), arithmetic="bfloat16", **options)
 
 
 def test_zeros_beside_subnormal_numbers_are_no_flush():

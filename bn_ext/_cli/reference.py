@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from bn_ext._cli import child
-from bn_ext._cli.usage import UsageError, as_layout, as_seconds, as_whole
+from bn_ext._cli.usage import UsageError, as_layout, as_timeout, as_whole
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing._cases import ARITHMETICS, Case, Kind, standard_cases
 from bn_ext.testing._report import message
@@ -52,7 +52,7 @@ def add_options(add: Callable[..., Any]) -> None:
     option("--skip", nargs="+", default=(), metavar="WORD")
     option("--arithmetic", choices=ARITHMETICS, default="float32")
     option("--repeats", type=as_whole, default=1, metavar="N")
-    option("--timeout", type=as_seconds, default=60.0, metavar="S")
+    option("--timeout", type=as_timeout, default=60.0, metavar="S")
     option("--script", type=Path, metavar="OUT.py")
     for name in ("--relu", "--own-statistics", "--quick", "--verbose"):
         option(name, action="store_true")

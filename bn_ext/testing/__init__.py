@@ -16,7 +16,7 @@ __all__ = ["Finding", "Report", "check_backward", "check_double_backward", "chec
 __dir__ = __all__.copy
 
 
-_Arithmetic: TypeAlias = Literal["double", "float32", "any", "float16"]
+_Arithmetic: TypeAlias = Literal["double", "float32", "any", "float16", "bfloat16"]
 _Own: TypeAlias = ArrayLike | None
 
 
@@ -111,10 +111,11 @@ def check_backward(
     skip : str or sequence of str, optional
         Standard cases to leave out: parts of their names, such as ``"NaN"``, or names as a report
         has them.
-    arithmetic : {"double", "float32", "any", "float16"}, optional
+    arithmetic : {"double", "float32", "any", "float16", "bfloat16"}, optional
         What passes: errors of bn_ext's own results; of sums in the type of the data's arithmetic
         (float64 data: float64), in any order; also of ``src * scale + shift``, squares minus the
-        squared mean, and folded coefficients; of float16 data, also of sums in float16.
+        squared mean, and folded coefficients; of float16 data, also of sums in float16; of bfloat16
+        data, also of a dst that is rounded before src_1 is added.
     repeats : int, optional
         How often each case is called. All results are judged; ``report.differing`` names cases
         whose results had other bits in another call.

@@ -20,7 +20,7 @@ Exact: TypeAlias = dict[str, tuple[Any, Any]]
 
 #: Kinds of arithmetic, and what a result is called that is right in none before.
 ARITHMETICS = {"double": "", "float32": "float32 sums", "any": "src * scale + shift"}
-ARITHMETICS["float16"] = "float16 sums"  # of float16 data alone
+ARITHMETICS |= {"float16": "float16 sums", "bfloat16": "bfloat16 sums"}  # of such data alone
 
 _GRADIENT = "src", "diff_dst", "mean", "variance", "gamma"
 #: {operation: the arrays that a function gets by position}
@@ -205,6 +205,10 @@ class Case:
             widths[1:, np.isinf(right)] = np.inf  # it is a sum, or has one as a term
         for width, start in zip(widths[1:], starts, strict=True):
             width[np.isnan(right) & self.like(right, start.open)] = np.inf
+        if name == "dst" and self.kind.add and self.data == "bfloat16":  # rounded before src_1, too
+            first = limits.half_ulp(right - self.by_name["src_1"].astype(np.longdouble), self.data)
+            first = np.where(np.isfinite(right), 1.01 * first, 0)
+            widths = np.append(widths, [widths[-1] + first], axis=0)
         return widths
 
     def like(self, result: Any, channels: Any) -> Any:

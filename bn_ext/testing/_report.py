@@ -172,7 +172,7 @@ class Report:
             on_the_way = "a product overflows or underflows on the way"
             title = on_the_way if verdict == "range" else verdict
             if kind:
-                title = f"as {ARITHMETICS[kind]} {'have' if kind.startswith('float') else 'has'} it"
+                title = f"as {ARITHMETICS[kind]} {'has' if kind == 'any' else 'have'} it"
             rows += [(f"{title}:",), *(group if verdict == "right" else _merged(group))]
         lines = [f"{sum(f.fails for f, *_ in cases.values())} of {len(cases)} cases fail"]
         table = [row for row in rows if len(row) > 1]
@@ -334,7 +334,7 @@ def compared(
         return wrong(f"expected at least {narrowest.name}, like the data, got {kind}")
     if not array.size:
         return Finding(case.name, name, 0.0, arithmetic="double")
-    kinds = [*ARITHMETICS][: len(limits)]
+    kinds = ["double", "float32", "any", case.data][: len(limits)]
     asked = min([*ARITHMETICS].index(arithmetic), len(kinds) - 1)
     with _core.DefaultMode():
         got, finite = array.astype(np.longdouble), np.isfinite(right)
@@ -439,11 +439,15 @@ class Trial:
                 for name, result, array, before in self.returned
                 if array.tobytes() != before
             ]
+            self.returned = []
             if isinstance(results, Finding):
-                findings, self.returned = [*findings, results], []
+                findings.append(results)
             else:
                 findings += judged(case, results, self.arithmetic, exact())
-                self.returned = _readable(case, results)
+                for name, result in results.items():
+                    with suppress(Exception, SystemExit):  # judged() says why
+                        array = as_array(result)
+                        self.returned.append((case.name, name, array, array.tobytes()))
                 arrays = {name: a for _, name, a, _ in self.returned if name in exact()}
                 for finding in findings:
                     finite = np.isfinite((finding.got, finding.expected)).all()
@@ -514,13 +518,3 @@ def with_progress(cases: Iterable[Case]) -> Iterator[Case]:
 def show_progress(text: str) -> None:
     if sys.stderr and sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-
-
-def _readable(case: Case, results: Mapping[str, Any]) -> list[tuple[str, str, Any, bytes]]:
-    """The results that can be read, and their bytes now."""
-    rows = []
-    for name, result in results.items():
-        with suppress(Exception, SystemExit):  # judged() says why
-            array = as_array(result)
-            rows.append((case.name, name, array, array.tobytes()))
-    return rows
