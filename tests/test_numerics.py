@@ -8,7 +8,7 @@ import cases
 import hostile_data
 import numpy as np
 import pytest
-from bounds import errors, reference_of, second_errors, statistics_errors
+from bounds import MERGED_MEAN, errors, reference_of, second_errors, statistics_errors
 from cases import DATA_DTYPES, DTYPES, INPUTS, SHORT, Problem, shape
 from exact_sums import gradient
 from needs import needs_long_double
@@ -16,7 +16,7 @@ from needs import needs_long_double
 import bn_ext
 from bn_ext import BatchNormGradients
 from bn_ext.testing import _formulas as reference
-from bn_ext.testing._limits import MEAN, MERGED_MEAN, arithmetic, unit
+from bn_ext.testing._limits import MEAN, arithmetic, unit
 
 pytestmark = needs_long_double
 

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection, wait
@@ -17,7 +18,7 @@ import numpy as np
 
 from bn_ext._cli.usage import UsageError
 from bn_ext.testing._cases import Case
-from bn_ext.testing._report import Finding, Report, Trial, clear_progress, with_progress
+from bn_ext.testing._report import Finding, Report, Trial, show_progress, with_progress
 
 MOST = 5  # crashes; further cases are left out
 
@@ -45,20 +46,19 @@ def run(
                 while not wait([pipe], 0.1) and child.is_alive() and time.monotonic() < limit:
                     pass
                 if not pipe.poll():
-                    if child.is_alive():
-                        reason = f"did not return within {timeout:g} s"
+                    reason = f"did not return within {timeout:g} s" * child.is_alive()
                     break
                 kind, value = pipe.recv()
                 if kind == "failed":
                     raise UsageError(value)
                 if kind == "program":
-                    report.makers.append(partial(str, value))
+                    report = replace(report, maker=partial(str, value))
                     break
                 if kind == "report":
                     report.add(value)
-                    continue
-                finished, limit = kind == "finished", time.monotonic() + timeout
-                name, first = value, first + 1
+                else:
+                    finished, limit = kind == "finished", time.monotonic() + timeout
+                    name, first = value, first + 1
         except (EOFError, OSError, pickle.UnpicklingError):
             child.join(10)
         finally:
@@ -66,7 +66,7 @@ def run(
             pipe.close()
         if finished:  # whether it has made the program or not
             break
-        clear_progress()
+        show_progress("")
         reason = reason or f"crashed ({ended(child.exitcode or 0)})"
         if not name:
             raise UsageError(f"the function's process {reason} before the first call")
@@ -91,18 +91,11 @@ def end_all(child: Any) -> None:
 
 def ended(status: int) -> str:
     """How a process has ended; real-time signals have no name."""
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"
+    names = {number.value: number.name for number in signal.Signals}
+    return names.get(-status, f"signal {-status}") if status < 0 else f"exit status {status}"
 
 
-def work(
-    end: Connection, load: Callable[[], Any], cases: Callable[[], Iterable[Case]], first: int,
-    script: str, options: dict[str, Any],
-) -> None:  # fmt: skip
+def work(end: Connection, load: Any, cases: Any, first: int, script: str, options: Any) -> None:
     """Send which case comes next, and its report; what the function prints is an error's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process ends it
     os.dup2(2, 1)

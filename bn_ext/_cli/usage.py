@@ -35,6 +35,14 @@ def as_seconds(text: str) -> float:
     return value
 
 
+def as_timeout(text: str) -> float:
+    """A process that does not answer is looked at ten times a second."""
+    value = as_seconds(text)
+    if value < 0.1:
+        raise argparse.ArgumentTypeError(f"expected a number of seconds, 0.1 or more, got {text!r}")
+    return value
+
+
 def as_layout(text: str) -> str:
     """The name of a data format."""
     try:

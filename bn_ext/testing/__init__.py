@@ -1,60 +1,32 @@
 """Checks of other implementations of batch normalization against exact results."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import wraps
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
+from dataclasses import fields, replace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 import bn_ext._core as _core
 from bn_ext._typing import Array, DataFormat
-from bn_ext.testing._cases import (
-    ARITHMETICS,
-    OPERANDS,
-    TENSORS,
-    Case,
-    Kind,
-    as_set,
-    as_words,
-    standard_cases,
-)
-from bn_ext.testing._operators import as_operator
+from bn_ext.testing._cases import OPERANDS, TENSORS, Case, Kind, as_set, known, standard_cases
 from bn_ext.testing._report import Finding, Report, run
 
 __all__ = ["Finding", "Report", "check_backward", "check_double_backward", "check_forward"]
 __dir__ = __all__.copy
 
 
-_Arithmetic: TypeAlias = Literal["double", "float32", "any", "float16"]
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
+_Arithmetic: TypeAlias = Literal["double", "float32", "any", "float16", "bfloat16"]
+_Own: TypeAlias = ArrayLike | None
 
 
-def _checking(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """Show no traceback, since the table is what there is to see."""
-
-    @wraps(function)
-    def check(*arguments: _Parameters.args, **options: _Parameters.kwargs) -> _Result:
-        __tracebackhide__ = True
-        try:
-            return function(*arguments, **options)
-        except AssertionError as error:
-            raise error.with_traceback(None) from None
-
-    return check
-
-
-@_checking
 def check_forward(
-    function: Callable[..., Any], src: Array | None = None, gamma: ArrayLike | None = None,
-    beta: ArrayLike | None = None, *, mean: ArrayLike | None = None,
-    variance: ArrayLike | None = None, epsilon: float | None = None, is_training: bool = True,
-    relu: bool = False, add: bool = False, operator: str | None = None,
-    data_format: DataFormat = "NXC", dtypes: str | Sequence[str] = "float32",
-    quick: bool = False, skip: str | Sequence[str] = (), arithmetic: _Arithmetic = "float32",
-    repeats: int = 1, strided: bool = False,
+    function: Callable[..., Any], src: Array | None = None, gamma: _Own = None, beta: _Own = None,
+    *, mean: _Own = None, variance: _Own = None, epsilon: float | None = None,
+    is_training: bool = True, relu: bool = False, add: bool = False,
+    correction: Literal[0, 1] | None = None,
+    data_format: DataFormat = "NXC", dtypes: str | Sequence[str] = "float32", quick: bool = False,
+    skip: str | Sequence[str] = (), arithmetic: _Arithmetic = "float32", repeats: int = 1,
 ) -> Report:  # fmt: skip
     """Assert that a function normalizes as it should.
 
@@ -70,8 +42,11 @@ def check_forward(
         With ``is_training=False``.
     add : bool, optional
         Whether the function adds an array of src's shape, the argument ``src_1``.
-    epsilon, is_training, relu, data_format, dtypes, operator, quick, skip, arithmetic, repeats, \
-    strided
+    correction : {0, 1}, optional
+        If given, the function also takes ``running_mean`` and ``running_variance``, and returns the
+        new ones after the other results: 3/4 of these and 1/4 of the batch's, whose variance is
+        then divided by M - correction.
+    epsilon, is_training, relu, data_format, dtypes, quick, skip, arithmetic, repeats
         As for `check_backward`.
 
     Returns
@@ -81,36 +56,23 @@ def check_forward(
 
     Examples
     --------
-    >>> import numpy as np
+    >>> import bn_ext
     >>> from bn_ext.testing import check_forward
-    >>> def forward(src, gamma, beta, epsilon):
-    ...     mean, variance = src.mean(axis=0), (src**2).mean(axis=0) - src.mean(axis=0) ** 2
-    ...     return gamma * (src - mean) / np.sqrt(variance + epsilon) + beta, mean, variance
-
-    The variance is a small difference of large numbers if the mean is far from 0:
-
-    >>> src = np.random.default_rng(0).standard_normal((64, 3), np.float32) + 200
-    >>> check_forward(forward, src, arithmetic="any").summary
-    '1 right'
-    >>> check_forward(forward, src)
-    Traceback (most recent call last):
-    AssertionError: 1 of 1 cases fail
-    ...
-    1 weaker (src * scale + shift)
+    >>> def mine(*arrays, epsilon):
+    ...     return bn_ext.batch_norm_training(*arrays, epsilon=epsilon, data_format="NXC")
+    >>> check_forward(mine, quick=True).passed
+    True
     """
+    __tracebackhide__ = True
     return _checked("training" if is_training else "inference", **locals())
 
 
-@_checking
 def check_backward(
-    function: Callable[..., Any], src: Array | None = None, diff_dst: ArrayLike | None = None,
-    mean: ArrayLike | None = None, variance: ArrayLike | None = None,
-    gamma: ArrayLike | None = None, *, epsilon: float | None = None, is_training: bool = True,
-    own_statistics: bool = False, relu: bool = False, add: bool = False,
-    operator: str | None = None, data_format: DataFormat = "NXC",
-    dtypes: str | Sequence[str] = "float32",
-    quick: bool = False, skip: str | Sequence[str] = (), arithmetic: _Arithmetic = "float32",
-    repeats: int = 1, strided: bool = False,
+    function: Callable[..., Any], src: Array | None = None, diff_dst: _Own = None,
+    mean: _Own = None, variance: _Own = None, gamma: _Own = None, *, epsilon: float | None = None,
+    is_training: bool = True, own_statistics: bool = False, relu: bool = False, add: bool = False,
+    data_format: DataFormat = "NXC", dtypes: str | Sequence[str] = "float32", quick: bool = False,
+    skip: str | Sequence[str] = (), arithmetic: _Arithmetic = "float32", repeats: int = 1,
 ) -> Report:  # fmt: skip
     """Assert that a function computes the gradient of batch normalization.
 
@@ -144,35 +106,29 @@ def check_backward(
     dtypes : str or sequence of str, optional
         With the standard cases, dtypes of the data: float32 (default), float64, float16, bfloat16.
         Vectors are float64 with float64 data, else float32.
-    operator : str, optional
-        The function is called as, and returns the same as, the function of this operator in
-        `bn_ext.specs`, such as ``"FusedBatchNormGradV3"`` or ``"ngraph.BatchNormTraining"``. Not
-        judged: reserve spaces 3 to 5 and, with ``is_training=False``, 1 and 2 of FusedBatchNormV3.
     quick : bool, optional
         Whether to leave out the cases with many elements.
     skip : str or sequence of str, optional
         Standard cases to leave out: parts of their names, such as ``"NaN"``, or names as a report
         has them.
-    arithmetic : {"double", "float32", "any", "float16"}, optional
-        What passes: errors within the bounds of bn_ext's own results; those of sums in the type of
-        the data's arithmetic (float64 data: float64), in any order; also those of ``src * scale +
-        shift``, of squares minus the squared mean, and of gradients with folded coefficients; of
-        float16 data, also those of sums in float16.
+    arithmetic : {"double", "float32", "any", "float16", "bfloat16"}, optional
+        What passes: errors of bn_ext's own results; of sums in the type of the data's arithmetic
+        (float64 data: float64), in any order; also of ``src * scale + shift``, squares minus the
+        squared mean, and folded coefficients; of float16 data, also of sums in float16; of bfloat16
+        data, also of a dst that is rounded before src_1 is added.
     repeats : int, optional
         How often each case is called. All results are judged; ``report.differing`` names cases
         whose results had other bits in another call.
-    strided : bool, optional
-        Whether the function is called with arrays that have gaps between their numbers.
 
     Returns
     -------
     Report
-        ``print(report)`` shows each case's largest error in units of its limit, the element, what
-        the function returned and what is right (``+2``: two more results are wrong), and which
-        elements are wrong; ``report.as_if``, if variations of the formula give its numbers; and
-        ``report.summary``, which counts the verdicts. ``report.script()`` is the smallest program
-        that shows the worst mistake; ``report.worst``, the finding with the largest error;
-        ``report.findings`` has one per case and result; ``report.verdicts`` is a dict, by case.
+        ``print(report)`` shows each mistake: the largest error in units of its limit, the element,
+        what the function returned and what is right, and which elements are wrong. ``as_if`` has
+        the variations of the formula that give the function's numbers; ``summary`` counts the
+        verdicts; ``script()`` is the smallest program that shows the worst mistake. ``findings``
+        has one per case and result, ``failures`` those that fail, ``worst`` the one with the
+        largest error; ``verdicts`` is a dict, by case.
 
     Raises
     ------
@@ -187,15 +143,14 @@ def check_backward(
     Notes
     -----
     The standard cases have two to five axes, 1 to 140 000 rows, 1 to 4100 channels, no gamma or
-    beta, zero and negative gamma, no elements, a mean far from zero, constant channels, zeros,
-    magnitudes near the ends of the dtype's range, sums that cancel, NaN and Inf, epsilon 0; and
-    whole numbers, of which no sum is rounded. A case is refused, and does not count, if the
-    function raises NotImplementedError, or does not take None for gamma or beta. It is called in
-    your floating-point mode; all else is done in the default one. A function that crashes ends the
-    process: ``bn-ext check file.py:function`` calls it in one of its own.
+    beta, no elements, a mean far from zero, numbers near the ends of the dtype's range, sums that
+    cancel, NaN and Inf, epsilon 0; and whole numbers, of which no sum is rounded. Right results are
+    computed in long doubles. docs/numerics.md has the limits. An element about which an arithmetic
+    says nothing, as where a variance may be 0, fails in none.
 
-    Right results are computed in long doubles, not by bn_ext. docs/numerics.md has the limits. An
-    element about which an arithmetic says nothing, as where a variance may be 0, fails in none.
+    A case is refused, and does not count, if the function raises NotImplementedError, or does not
+    take None for gamma or beta. It is called in your floating-point mode. A function that crashes
+    ends the process: ``bn-ext check file.py:function`` calls it in one of its own.
 
     Examples
     --------
@@ -205,25 +160,18 @@ def check_backward(
     ...     return bn_ext.batch_norm_backward(*arrays, epsilon=epsilon, data_format="NXC")
     >>> check_backward(mine, quick=True).summary
     '45 right'
-    >>> check_backward(mine, quick=True, is_training=False)
-    Traceback (most recent call last):
-    AssertionError: 43 of 45 cases fail
-    ...
-    43 wrong, 2 right
     """
+    __tracebackhide__ = True
     return _checked("backward", **locals())
 
 
-@_checking
 def check_double_backward(
-    function: Callable[..., Any], src: Array | None = None, diff_dst: ArrayLike | None = None,
-    mean: ArrayLike | None = None, variance: ArrayLike | None = None,
-    gamma: ArrayLike | None = None, diff_diff_src: ArrayLike | None = None,
-    diff_diff_gamma: ArrayLike | None = None, diff_diff_beta: ArrayLike | None = None, *,
-    epsilon: float | None = None, is_training: bool = True, own_statistics: bool = False,
-    data_format: DataFormat = "NXC", dtypes: str | Sequence[str] = "float32",
-    quick: bool = False, skip: str | Sequence[str] = (), arithmetic: _Arithmetic = "float32",
-    repeats: int = 1, strided: bool = False,
+    function: Callable[..., Any], src: Array | None = None, diff_dst: _Own = None,
+    mean: _Own = None, variance: _Own = None, gamma: _Own = None, diff_diff_src: _Own = None,
+    diff_diff_gamma: _Own = None, diff_diff_beta: _Own = None, *, epsilon: float | None = None,
+    is_training: bool = True, own_statistics: bool = False,
+    data_format: DataFormat = "NXC", dtypes: str | Sequence[str] = "float32", quick: bool = False,
+    skip: str | Sequence[str] = (), arithmetic: _Arithmetic = "float32", repeats: int = 1,
 ) -> Report:  # fmt: skip
     """Assert that a function computes the gradient of the gradient.
 
@@ -235,8 +183,7 @@ def check_double_backward(
         diff_diff_dst and diff_gamma: the results of `bn_ext.batch_norm_double_backward`.
     src, diff_dst, mean, variance, gamma, diff_diff_src, diff_diff_gamma, diff_diff_beta : array
         Data of your own, optional; the standard cases have no Inf, and no subnormal src.
-    epsilon, is_training, own_statistics, data_format, dtypes, quick, skip, arithmetic, repeats, \
-    strided
+    epsilon, is_training, own_statistics, data_format, dtypes, quick, skip, arithmetic, repeats
         As for `check_backward`.
 
     Returns
@@ -253,22 +200,17 @@ def check_double_backward(
     >>> check_double_backward(mine, quick=True).passed
     True
     """
+    __tracebackhide__ = True
     return _checked("double_backward", **locals())
 
 
 def _checked(operation: str, function: Callable[..., Any], **options: Any) -> Report:
     """Run the cases of this check; raise AssertionError if one fails."""
+    __tracebackhide__ = True  # pytest shows the table alone
     if not callable(function):
         raise TypeError(f"function: expected a callable, got {_core.shown(function)}")
-    quick, strided = (_core.as_flag(options[name], name) for name in ("quick", "strided"))
-    (arithmetic,) = as_words(
-        "arithmetic", [options["arithmetic"]], ARITHMETICS.__contains__,
-        f"one of {', '.join(ARITHMETICS)}",
-    )  # fmt: skip
-    repeats = _core.as_index(options["repeats"], "repeats", "a whole number, 1 or more", 1)
-    flags = {name: options.get(name, False) for name in ("relu", "add", "own_statistics")}
-    kind = Kind(operation, options["data_format"], options["is_training"], **flags)
-    function, kind = as_operator(function, options.get("operator"), kind)
+    quick = _core.as_flag(options["quick"], "quick")
+    kind = Kind(operation, **{f.name: options[f.name] for f in fields(Kind) if f.name in options})
     names = {name for arrays in OPERANDS.values() for name in arrays}
     own = {name: a for name, a in options.items() if name in names and a is not None}
     if own and "src" not in own:
@@ -279,11 +221,10 @@ def _checked(operation: str, function: Callable[..., Any], **options: Any) -> Re
             source, got = "the standard cases" if own else "src", _core.shown(options[name])
             raise TypeError(f"{name}: expected only with {source}, got {got}")
     if own:
-        layout = kind.data_format if options.get("operator") else options["data_format"]
-        cases: Iterable[Case] = [_own_case(kind, own, options["epsilon"], layout)]
+        cases: Iterable[Case] = [_own_case(kind, own, options["epsilon"], options["data_format"])]
     else:
         cases = standard_cases(kind, options["dtypes"], quick=quick, skip=options["skip"])
-    report = run(function, cases, arithmetic=arithmetic, repeats=repeats, strided=strided)
+    report = run(function, cases, arithmetic=options["arithmetic"], repeats=options["repeats"])
     unknown = any(finding.verdict == "not judged" for finding in report.findings)
     if not report.passed or (own and unknown):
         error = AssertionError("\n".join(report.lines()))
@@ -302,7 +243,7 @@ def _own_case(kind: Kind, own: dict[str, Any], epsilon: Any, layout: str) -> Cas
     arrays = {n: _core.as_array(np.asanyarray(a), n) for n, a in own.items() if n != "src"}
     options: Any = {"epsilon": epsilon, "data_format": layout, "dry": True}
     _core.training(src, **options)
-    (dtype,) = kind.known(src.dtype.name, "src")
+    (dtype,) = known(src.dtype.name, "src")
     if src.shape[kind.axis] == 0:
         raise ValueError(f"src: expected at least one channel, got shape {src.shape}")
     last = np.moveaxis(src, kind.axis, -1)
@@ -311,15 +252,13 @@ def _own_case(kind: Kind, own: dict[str, Any], epsilon: Any, layout: str) -> Cas
         change = as_set(src=last, epsilon=epsilon, spoil=lambda _: as_set(**vectors))
         return kind.random("data", last.shape, dtype, change)
 
-    case = drawn()
-    for name, array in {**arrays, "src": src}.items():
-        if name not in case.arrays:
+    kept = drawn().arrays
+    for name in arrays:
+        if name not in kept:
             raise TypeError(f"{name}: expected None if is_training={kind.is_training}")
-        case.arrays[name] = array
-    getattr(_core, kind.operation)(*case.arrays.values(), **options)
-    if "dst" in case.by_name:  # that of the caller's vectors
-        vectors = {name: a for name, a in arrays.items() if name not in TENSORS}
-        has_statistics = not vectors.keys().isdisjoint(("mean", "variance"))
-        gated = drawn(**vectors, has_statistics=has_statistics)
-        case = replace(case, arrays={**gated.arrays, **arrays, "src": src}, by_name=gated.by_name)
-    return case
+    arrays["src"] = src
+    getattr(_core, kind.operation)(*{**kept, **arrays}.values(), **options)
+    vectors = {name: a for name, a in arrays.items() if name not in TENSORS}  # dst is theirs
+    has_statistics = not vectors.keys().isdisjoint(("mean", "variance"))
+    case = drawn(**vectors, has_statistics=has_statistics)
+    return replace(case, arrays={**case.arrays, **arrays})

@@ -136,12 +136,10 @@ def normalized(
         y, sizes = y + added, sizes + abs(added)
     if relu:
         y = np.where(y <= 0, 0, y)  # a NaN stays
-    return Normalized(
-        as_before(y, src, axis), mean[:, 0], variance[:, 0], np.sqrt(variance[:, 0]),
-        np.broadcast_to(abs(scale), mean.shape)[:, 0], share[:, 0],
-        as_before(abs(scale * x_near), src, axis), as_before(sizes, src, axis),
-        as_before(abs(x_near), src, axis),
-    )  # fmt: skip
+    vectors = mean, variance, np.sqrt(variance), np.broadcast_to(abs(scale), mean.shape), share
+    tensors = y, abs(scale * x_near), sizes, abs(x_near)
+    dst, *terms = (as_before(rows, src, axis) for rows in tensors)
+    return Normalized(dst, *(vector[:, 0] for vector in vectors), *terms)
 
 
 # ---- backward -----------------------------------------------------------------------
@@ -198,14 +196,10 @@ def batch_norm_backward(
         diff_src = gamma * rstd * dy
         sizes, through_sums, tiny = abs(dy), np.zeros_like(dy), 1 + abs(dy)
 
-    def back(a):
-        return as_before(a, src, axis)
-
-    return Reference(
-        back(diff_src), diff_gamma[:, 0], diff_beta[:, 0], back(scale * sizes),
-        back(scale * through_sums / m), back(tiny), gamma_terms, dy,
-        np.broadcast_to(m * rstd[:, 0], len(x)), back(dy),
-    )  # fmt: skip
+    tensors = diff_src, scale * sizes, scale * through_sums / m, tiny, dy
+    diff_src, *terms, diff_src_1 = (as_before(rows, src, axis) for rows in tensors)
+    terms += [gamma_terms, dy, np.broadcast_to(m * rstd[:, 0], len(x)), diff_src_1]
+    return Reference(diff_src, diff_gamma[:, 0], diff_beta[:, 0], *terms)
 
 
 # ---- backward, once more --------------------------------------------------------------

@@ -11,31 +11,20 @@ import numpy as np
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing import _formulas as formulas
 
-#: Roundings on the longest path from exact operands to diff_src, in training and with frozen
-#: statistics, plus one for terms of higher order.
+#: Roundings on the longest path, plus one for terms of higher order, as docs/numerics.md counts
+#: them: to diff_src, in training and with frozen statistics;
 DIFF_SRC, FROZEN_DIFF_SRC = 8, 3
-#: The same for sum(dy * xc), where xc is src - mean, by type of the arithmetic.
+#: to sum(dy * xc), where xc is src - mean, by type of the arithmetic;
 SUM = {"float32": 12, "float64": 13}
-#: What products and coefficients lose to underflow, in units of the smallest number.
-UNDERFLOW = 8
-#: The number of roundings from exact operands to dst. scale * xc has four: in the difference, the
-#: scale, the product and the addition. The shift has two: its own and the addition. src_1 adds one
-#: to each.
+#: to a result of the double backward;
+SECOND = {"float32": 30, "float64": 48}
+#: to dst, through scale * xc and through the shift: none more there, but one each for src_1.
 DST_PRODUCT, DST_SHIFT = 4, 2
-#: Bounds of the batch's mean, in units of u sigma, and of its variance, in units of u sigma^2;
-#: sigma is the standard deviation. If the pivot p is at most 2 sigma from the mean, sum(|x - p|) is
-#: at most sqrt(5) M sigma, and sum((x - p)^2) at most 5 M sigma^2. Terms of the first sum are
-#: rounded once, those of the second three times; adding them up takes nine more roundings.
+#: Bounds of the batch's mean, in units of u sigma, and of its variance, in units of u sigma^2.
 MEAN = 10 * 5**0.5 + 1
 VARIANCE = 12 * 5 + 2 * 2 * 10 * 5**0.5 + 1
-#: How many times as large the first is for n merged parts, and the second before 2n is added. A
-#: merge rounds the step from the larger part's mean, up to five times. Over all parts, with M
-#: elements, that adds at most 5 sqrt(log2 n) to MEAN and 10 sqrt(2 log2 M) to VARIANCE. Errors of
-#: the parts' means add MEAN to VARIANCE; products and sums of squares, 8 + 2n.
-MERGED_MEAN, MERGED_VARIANCE = 3, 2
-#: The arithmetic's type -> roundings on the longest path to a result of the double backward, plus
-#: one (float64: plus two).
-SECOND = {"float32": 30, "float64": 48}
+#: What products and coefficients lose to underflow, in units of the smallest number.
+UNDERFLOW = 8
 
 
 def arithmetic(name: str) -> str:
@@ -64,39 +53,28 @@ def distance(got: Any, exact: Any) -> Any:
 # ---- backward -------------------------------------------------------------------------
 
 
-def gradient_bounds(
-    want: Any, data: str, *, is_training: bool = True, parts: int = 1
-) -> dict[str, Any]:
-    """Bounds of a gradient; `parts`: partial sums that were added up in float64."""
-    u, least = np.longdouble(unit(arithmetic(data))), smallest(data)
-    k = SUM[arithmetic(data)] + (parts - 1) * (data == "float64")
+def gradient_bounds(want: Any, data: str, *, is_training: bool = True) -> dict[str, Any]:
+    u, least, k = np.longdouble(unit(arithmetic(data))), smallest(data), SUM[arithmetic(data)]
     a = DIFF_SRC if is_training else FROZEN_DIFF_SRC
     bound = u * (a * want.diff_src_terms + k * want.diff_src_sums)
     bound = bound + UNDERFLOW * smallest(data) * want.diff_src_tiny
+    gamma_terms = abs(want.gamma_terms).sum(axis=1)
     return {
         "diff_src": bound,
-        "diff_gamma": k * u * abs(want.gamma_terms).sum(axis=1)
-        + least * (UNDERFLOW + want.gamma_tiny),
+        "diff_gamma": k * u * gamma_terms + least * (UNDERFLOW + want.gamma_tiny),
         "diff_beta": k * u * abs(want.beta_terms).sum(axis=1),
+        "diff_src_1": 0.0,
     }
 
 
 # ---- forward --------------------------------------------------------------------------
 
 
-def statistics_bounds(want: Any, data: str, parts: int = 1) -> dict[str, Any]:
-    """Bounds of a batch's mean and variance, merged from `parts`."""
-    u, least = np.longdouble(unit(arithmetic(data))), smallest(data)
-    merged = parts > 1
-    of_mean = MEAN * (MERGED_MEAN if merged else 1)
-    of_variance = MERGED_VARIANCE * VARIANCE + 2 * parts if merged else VARIANCE
-    low = np.longdouble(u * u if data == "float64" else 2.0**-53) * abs(want.mean) * parts * merged
-    return {
-        "mean": of_mean * u * want.deviation + 2 * low + UNDERFLOW * parts * least,
-        "variance": of_variance * u * want.variance
-        + 4 * low * want.deviation
-        + UNDERFLOW * parts * least,
-    }
+def statistics_bounds(want: Any, data: str) -> dict[str, Any]:
+    """Bounds of a batch's mean and variance."""
+    u, lost = np.longdouble(unit(arithmetic(data))), UNDERFLOW * smallest(data)
+    mean, variance = MEAN * u * want.deviation, VARIANCE * u * want.variance
+    return {"mean": mean + lost, "variance": variance + lost}
 
 
 def dst_bound(
@@ -153,10 +131,8 @@ def gradient_holds(p: Any, want: Any, data: str) -> Any:
     dy = abs(want.beta_terms).sum(axis=1)
     product = abs(want.gamma_terms).sum(axis=1)
     bracket = dy + x * rstd * product
-    largest = np.stack([
-        x, dy, rstd, scale, product, product / rstd, product * rstd, bracket, scale * bracket,
-    ])  # fmt: skip
-    good = (largest < top).all(axis=0)
+    sums = product, product / rstd, product * rstd, bracket, scale * bracket
+    good = (np.stack([x, dy, rstd, scale, *sums]) < top).all(axis=0)
     if data == "float64":
         good &= (rstd**2 < top) & (rstd**2 > 1 / wide(top))
     return good
@@ -179,9 +155,8 @@ def forward_holds(p: Any, want: Any, axis: int, data: str) -> Any:
     sizes = want.product_terms + want.shift_terms
     sizes = formulas.by_channel(sizes, axis).max(axis=1, initial=0)
     largest = np.stack([x, want.scale, sizes, spread])
-    return (largest < tops(data)).all(axis=0) & (
-        spread > 2.0**16 / unit(arithmetic(data)) * smallest(data)
-    )
+    least = 2.0**16 / unit(arithmetic(data)) * smallest(data)
+    return (largest < tops(data)).all(axis=0) & (spread > least)
 
 
 def second_holds(p: Any, want: Any, data: str) -> Any:
@@ -189,22 +164,18 @@ def second_holds(p: Any, want: Any, data: str) -> Any:
     wide = np.longdouble
     top = wide(2.0**900 if data == "float64" else 2.0**126)
     mean, gamma, ggg = (a.astype(wide)[:, None] for a in (p.mean, p.gamma, p.diff_diff_gamma))
-    x, dy, g = (
-        abs(a) for a in (p.src.astype(wide) - mean, p.diff_dst.astype(wide),
-                         p.diff_diff_src.astype(wide))
-    )  # fmt: skip
+    x = abs(p.src.astype(wide) - mean)
+    dy, g = (abs(a.astype(wide)) for a in (p.diff_dst, p.diff_diff_src))
     r, m = rstd_of(p)[:, None], max(1, p.src.shape[1])
     scale, scale_ggg = abs(gamma) * r, abs(ggg) * r
     products = dy * x, g * x, dy * g
     averages = [a.sum(axis=1, keepdims=True) / m for a in (dy, g, *products)]
     of_dy, of_g, of_dy_x, of_g_x, of_dy_g = averages
     both, bent = r**2 * of_dy_x * of_g_x, [of_dy * of_g, of_dy_g]
-    factors = [
-        r, r**2, scale, scale_ggg, *averages, r * of_dy_x, r * of_g_x, both, *bent,
-        *(scale * a for a in (of_g, both, *bent)), r * both, *(r * a for a in bent),
-        *(scale * r**2 * a for a in (of_g_x, of_dy_x, both, *bent, of_g_x * of_dy, of_dy_x * of_g)),
-        scale_ggg * r**2 * of_dy_x, scale_ggg * of_dy,
-    ]  # fmt: skip
+    factors = [r, r**2, scale, scale_ggg, *averages, r * of_dy_x, r * of_g_x, both, r * both]
+    factors += [*bent, *(r * a for a in bent), *(scale * a for a in (of_g, both, *bent))]
+    through = of_g_x, of_dy_x, both, *bent, of_g_x * of_dy, of_dy_x * of_g
+    factors += [*(scale * r**2 * a for a in through), scale_ggg * r**2 * of_dy_x, scale_ggg * of_dy]
     good = x.max(axis=1, initial=0) < top
     for sizes in (*products, *factors):
         good &= ((sizes == 0) | ((sizes > 1 / top) & (sizes * m < top))).all(axis=1)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 
 import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES, dtype_of
-from bn_ext.testing._cases import ARITHMETICS, LARGE, TENSORS, Case, Exact
+from bn_ext.testing._cases import ARITHMETICS, LARGE, TENSORS, Case, Exact, as_words
 from bn_ext.testing._limits import arithmetic as number_of, distance, half_ulp
 from bn_ext.testing._script import program
 from bn_ext.testing._variations import Varied, contradicted, fitting, remains
@@ -24,8 +25,6 @@ from bn_ext.testing._weaker import out_of_range
 VERDICTS = "crashed", "raised", "wrong", "weaker", "range", "not judged", "refused", "right"
 #: Of a result that is right, or weaker.
 FLUSHED = "subnormal numbers are 0"
-#: Of one that is neither right nor wrong.
-RANGE = "a product overflows or underflows on the way"
 
 
 class Finding(NamedTuple):
@@ -66,8 +65,8 @@ class Report:
     #: For each case with wrong numbers, the variations that give them; for some right cases, those
     #: that are left.
     variations: list[list[str]] = field(default_factory=list, repr=False)
-    #: What makes a program that shows the worst mistake.
-    makers: list[Callable[[], str]] = field(default_factory=list, repr=False)
+    #: What makes a program that shows the worst mistake, or an empty text.
+    maker: Callable[[], str] = field(default=str, repr=False)
 
     @property
     def worst(self) -> Finding:
@@ -106,24 +105,16 @@ class Report:
         named = ", ".join(name if len(kinds) == 1 else f"{n} {name}" for name, n in kinds.items())
         order = ("wrong", "weaker", "raised", "crashed", "range", "refused", "not judged", "right")
         flushed = len({finding.case for finding in self.findings if finding.reason == FLUSHED})
-        counted = ", ".join(
-            f"{counts[verdict]} {verdict}" + f" ({named})" * (verdict == "weaker")
-            for verdict in order
-            if verdict in counts
-        )
-        return counted + f"; {FLUSHED} in {flushed} case{'s' * (flushed > 1)}" * bool(flushed)
+        more = {"weaker": f" ({named})"}
+        text = ", ".join(f"{counts[v]} {v}{more.get(v, '')}" for v in order if v in counts)
+        return text + f"; {FLUSHED} in {flushed} case{'s' * (flushed > 1)}" * bool(flushed)
 
     def script(self) -> str:
         """The smallest program that shows the worst mistake, with exit status 1: at most 40 lines,
         which need NumPy (of bfloat16 data, ml_dtypes) and the function alone. It looks for a
-        smaller one for 10 s.
-
-        Raises
-        ------
-        ValueError
-            If no number of a result is wrong.
+        smaller one for 10 s. ValueError if no number of a result is wrong.
         """
-        text = self.makers[0]() if self.makers else ""
+        text = self.maker()
         if not text:
             raise ValueError("script: expected a report with wrong numbers")
         return text
@@ -170,29 +161,27 @@ class Report:
         groups: dict[tuple[int, str], list[tuple[str, ...]]] = {}
         cases = self.cases()
         for worst, *others in cases.values():
+            if worst.verdict == "right" and not verbose:
+                continue
             key = -VERDICTS.index(worst.verdict), worst.arithmetic * (worst.verdict == "weaker")
             count = sum(finding.verdict == worst.verdict for finding in others) * worst.fails
             groups.setdefault(key, []).append(_cells(worst, count))
         rows: list[tuple[str, ...]] = []
         for (place, kind), group in sorted(groups.items()):
             verdict = VERDICTS[-place]
-            if verdict != "right":
-                group = _merged(group)
-            elif not verbose:
-                continue
-            has = "have" if kind.startswith("float") else "has"
-            title = f"as {ARITHMETICS[kind]} {has} it" if kind else verdict
-            rows += [(f"{RANGE if title == 'range' else title}:",), *group]
+            on_the_way = "a product overflows or underflows on the way"
+            title = on_the_way if verdict == "range" else verdict
+            if kind:
+                title = f"as {ARITHMETICS[kind]} {'has' if kind == 'any' else 'have'} it"
+            rows += [(f"{title}:",), *(group if verdict == "right" else _merged(group))]
         lines = [f"{sum(f.fails for f, *_ in cases.values())} of {len(cases)} cases fail"]
         table = [row for row in rows if len(row) > 1]
         if rows:
             rows.insert(0, ("error/limit", "case", "result", "element", "got", "expected", ""))
         widths = [max(len(row[k]) for row in (rows[0], *table)) for k in range(6) if rows]
-        for row in rows:
-            *cells, last = row
-            aligned = [
-                f"{c:{side}{w}}" for c, side, w in zip(cells, "><<<>>", widths, strict=False)
-            ]
+        for *cells, last in rows:
+            sides = zip(cells, "><<<>>", widths, strict=False)
+            aligned = [f"{cell:{side}{width}}" for cell, side, width in sides]
             whole = cells and not cells[4] and last  # a reason in place of an element
             lines.append("  ".join([*aligned[: 3 if whole else 6], last]).rstrip())
         legend = ["error/limit: up to 1 is rounding"] * any(row[0] != "-" for row in table)
@@ -241,17 +230,11 @@ def _merged(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 def message(error: BaseException) -> str:
     """What someone else's exception says, on one short line."""
-    try:
-        text = " ".join(str(error).split())[:100]
-    except Exception:
-        text = ""
-    return f"{type(error).__name__}: {text}".removesuffix(": ")
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:100]}".removesuffix(": ")
 
 
-def as_array(result: Any, data: str = "") -> Any:
-    """The result as NumPy has it; TypeError if it is no array. Of bfloat16 data, two bytes that are
-    no float are a bfloat16.
-    """
+def as_array(result: Any) -> Any:
+    """The result as NumPy has it; TypeError if it is no array."""
     if any(kind.__module__.partition(".")[0] == "torch" for kind in type(result).__mro__):
         if str(result.dtype) == "torch.bfloat16":  # unknown to torch's NumPy arrays
             return result.detach().float().numpy(force=True).astype(dtype_of("bfloat16"))
@@ -259,31 +242,23 @@ def as_array(result: Any, data: str = "") -> Any:
     if isinstance(result, np.ma.MaskedArray):
         raise TypeError("it has a mask")
     if hasattr(result, "__array__"):
-        array = np.asarray(result)
-    elif hasattr(result, "__dlpack__"):
-        array = np.from_dlpack(result)
-    elif callable(getattr(result, "numpy", None)):
-        array = np.asarray(result.numpy())
-    else:
-        raise TypeError("it is neither a NumPy array nor a tensor, and has no DLPack")
-    if data == "bfloat16" and array.dtype.kind in "Vui" and array.dtype.itemsize == 2:
-        array = array.astype(array.dtype.newbyteorder("="), copy=False).view(dtype_of(data))
-    return array
+        return np.asarray(result)
+    if hasattr(result, "__dlpack__"):
+        return np.from_dlpack(result)
+    if callable(getattr(result, "numpy", None)):
+        return np.asarray(result.numpy())
+    raise TypeError("it is neither a NumPy array nor a tensor, and has no DLPack")
 
 
-def called(
-    function: Callable[..., Any], case: Case, *, strided: bool = False
-) -> dict[str, Any] | Finding:
-    """What the function returned, by name; or what is wrong with the call. `strided`: arrays have
-    gaps between their numbers.
-    """
+def called(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding:
+    """What the function returned, by name; or what is wrong with the call."""
 
     def wrong(reason: str, verdict: str = "wrong") -> Finding:
         share = np.nan if verdict == "refused" else np.inf
         return Finding(case.name, "function", share, reason=reason, verdict=verdict)
 
     before = {name: a for name, a in {**case.arrays, **case.by_name}.items() if a is not None}
-    passed = {n: a.repeat(2, -1)[..., ::2] if strided else a.copy() for n, a in before.items()}
+    passed = {name: a.copy() for name, a in before.items()}
     arrays = [passed.get(name) for name in case.arrays]
     try:
         with np.errstate(all="ignore"):
@@ -298,35 +273,23 @@ def called(
     if changed:
         return wrong(f"wrote to {', '.join(changed)}")
     results = returned if isinstance(returned, (tuple, list)) else (returned,)
-    may_be_alone = not case.kind.results
-    one_alone = may_be_alone and results is not returned
-    if returned is None or not (one_alone or len(results) == len(case.results)):
+    is_alone = results is not returned and returned is not None
+    if not is_alone and len(results) != len(case.results):
         got = "None" if returned is None else f"{len(results)} results"
-        alone = ", or the first alone" * may_be_alone
-        return wrong(f"expected {', '.join(case.results)}{alone}, got {got}")
+        return wrong(f"expected {', '.join(case.results)}, or the first alone, got {got}")
     return dict(zip(case.results, results, strict=False))
 
 
 def judged(
-    case: Case, results: Mapping[str, Any], *, arithmetic: str = "float32",
-    exact: Exact | None = None,
-) -> list[Finding]:  # fmt: skip
+    case: Case, results: Mapping[str, Any], arithmetic: str = "float32", exact: Exact | None = None
+) -> list[Finding]:
     """Compare the results of a case with the exact ones."""
     exact, findings = case.exact() if exact is None else exact, []
-    for name, result in results.items():
-        if name not in exact:
-            continue
-
-        def verdict_of(result: Any, name: str = name) -> Finding:
-            return compared(
-                case.name, name, result, *exact[name], data=case.data, least=case.least(name),
-                axis=case.axis, arithmetic=arithmetic,
-            )  # fmt: skip
-
-        finding = verdict_of(result)
+    for name in [name for name in results if name in exact]:
+        finding = compared(case, name, results[name], *exact[name], arithmetic)
         if finding.has_wrong_numbers and arithmetic != "double":
-            mended = _in_range(case, exact, name, as_array(result, case.data))
-            if verdict_of(mended).verdict != "wrong":
+            mended = _in_range(case, exact, name, as_array(results[name]))
+            if compared(case, name, mended, *exact[name], arithmetic).verdict != "wrong":
                 finding = finding._replace(verdict="range")
         findings.append(finding)
     return findings
@@ -339,9 +302,8 @@ def _in_range(case: Case, exact: Exact, name: str, array: Any) -> Any:
     with _core.DefaultMode():
         right, limits = exact[name]
         varied = Varied(case, exact)
-        mask = out_of_range(case.by_channel(varied.arrays), number_of(case.data))
-        axes = [axis for axis in range(right.ndim) if axis != case.axis % right.ndim]
-        mask = np.expand_dims(mask, axes if right.ndim > 1 else ())
+        operands = case.by_channel(varied.arrays)
+        mask = case.like(right, out_of_range(operands, number_of(case.data)))
         gone = mask & ~np.isfinite(array) & np.isfinite(right)
         for rest in remains(varied) if mask.any() else ():
             close = distance(array, rest.get(name, np.nan)) <= limits[1]
@@ -350,38 +312,35 @@ def _in_range(case: Case, exact: Exact, name: str, array: Any) -> Any:
 
 
 def compared(
-    case: str, name: str, result: Any, right: Any, limits: Any, *, data: str, axis: int,
-    least: str = "", arithmetic: str = "float32",
-) -> Finding:  # fmt: skip
-    """Compare a result, of this data, with what is right, and its errors with the limits of each
-    arithmetic; `least`: the narrowest dtype that it may have.
-    """
+    case: Case, name: str, result: Any, right: Any, limits: Any, arithmetic: str = "float32"
+) -> Finding:
+    """Compare a result with what is right, and its errors with the limits of each arithmetic."""
 
     def wrong(reason: str) -> Finding:
-        return Finding(case, name, np.inf, reason=reason, verdict="wrong")
+        return Finding(case.name, name, np.inf, reason=reason, verdict="wrong")
 
     try:
-        array = as_array(result, data)
+        array = as_array(result)
     except (Exception, SystemExit) as error:  # a foreign object may fail in any way
         shown = " ".join(_core.shown(result).split())[:40]
         return wrong(f"expected an array, got {shown}: {message(error)}")
     kind = array.dtype.name
     if kind not in DTYPES and not np.issubdtype(array.dtype, np.floating):
-        hint = "; bfloat16 may be uint16 if the data are bfloat16" * (kind == "uint16")
-        return wrong(f"expected floating-point numbers, got {kind}{hint}")
+        return wrong(f"expected floating-point numbers, got {kind}")
     if array.shape != right.shape:
         return wrong(f"expected shape {right.shape}, got {array.shape}")
-    dtype, narrowest = DTYPES.get(kind, DTYPES["float64"]), DTYPES[least or data]  # a long double
+    dtype, narrowest = DTYPES.get(kind, DTYPES["float64"]), DTYPES[case.least(name)]  # long double
     if dtype.unit > narrowest.unit or dtype.largest < narrowest.largest:
         return wrong(f"expected at least {narrowest.name}, like the data, got {kind}")
     if not array.size:
-        return Finding(case, name, 0.0, arithmetic="double")
-    kinds = [*ARITHMETICS][: len(limits)]
+        return Finding(case.name, name, 0.0, arithmetic="double")
+    kinds = ["double", "float32", "any", case.data][: len(limits)]
     asked = min([*ARITHMETICS].index(arithmetic), len(kinds) - 1)
     with _core.DefaultMode():
         got, finite = array.astype(np.longdouble), np.isfinite(right)
         says = ~(np.isinf(limits) & (~np.isinf(right) | np.isinf(limits[0])))
-        if dtype.unit > DTYPES[data if name in TENSORS else number_of(data)].unit:
+        number = number_of(case.data)
+        if dtype.unit > DTYPES[case.data if name in TENSORS else number].unit:
             limits = limits + np.where(finite, half_ulp(right, kind), 0)
         alike = (got == right) | (np.isnan(got) & np.isnan(right))
         alike = alike | (got == np.inf) & (right + limits >= dtype.largest)
@@ -392,7 +351,7 @@ def compared(
         share = distance(got, right) / limits
         share = np.where(np.isnan(share), np.inf, share)
         share = np.where(alike | ~says, 0, share)
-        small = abs(right) < np.finfo(number_of(data)).tiny
+        small = abs(right) < np.finfo(number).tiny
         flushed = (got == 0) & (share[0] > 1) & small
         if (small & (got != 0)).any():  # others are not, so that these were lost in another way
             share = np.where(flushed & np.isfinite(limits), share[0], share)
@@ -400,19 +359,18 @@ def compared(
     fits = next((kind for kind, good in zip(kinds, kept, strict=True) if good), "")
     unsaid = ~says[asked] & ~(says[0] & (share[0] <= 1))
     if kept[asked] and unsaid.any():
-        part = "" if unsaid.all() else " in part"
         why = f"{ARITHMETICS[arithmetic]} may give anything"
-        if not says[0].all():
-            why = "cannot be judged: too near to overflow"
-        return Finding(case, name, np.nan, reason=f"{why}{part}", verdict="not judged")
+        why = why if says[0].all() else "cannot be judged: too near to overflow"
+        why += "" if unsaid.all() else " in part"
+        return Finding(case.name, name, np.nan, reason=why, verdict="not judged")
     verdict = "right" if kept[asked] else "weaker" if any(kept) else "wrong"
     bad = share[-1 if verdict == "wrong" else asked] > 1
     most = np.where(bad, share[asked], -1) if bad.any() else share[asked]
     at = np.unravel_index(most.argmax(), most.shape)
     reason = FLUSHED if verdict != "wrong" and flushed.any() else ""
     return Finding(
-        case, name, float(most[at]), tuple(map(int, at)), float(got[at]), float(right[at]), reason,
-        verdict, fits, _place(bad, axis) if bad.any() else "",
+        case.name, name, float(most[at]), tuple(map(int, at)), float(got[at]), float(right[at]),
+        reason, verdict, fits, _place(bad, case.axis) if bad.any() else "",
     )  # fmt: skip
 
 
@@ -420,58 +378,53 @@ def _place(bad: Any, axis: int) -> str:
     """Which elements: all, some channels, some rows, ..., or how many."""
     if bad.all():
         return "all"
-    if bad.ndim == 1:
-        return _span("channel", bad)
-    last = np.moveaxis(bad, axis, -1)
-    lines = {"channel": last.reshape(-1, last.shape[-1]).T}
-    if bad.ndim == 2:
-        lines["row"] = last
-    else:
-        lines["sample"] = last.reshape(len(last), -1)
-        lines["position"] = last.reshape(len(last), -1, last.shape[-1]).swapaxes(0, 1)
-    for name, parts in lines.items():
-        parts = parts.reshape(len(parts), -1)
-        if (parts.all(axis=1) == parts.any(axis=1)).all():
-            return _span(name, parts.any(axis=1))
-    count = f"{_number(bad.sum())} of {_number(bad.size)}"
-    channels = lines["channel"].any(axis=1)
+    last = np.moveaxis(bad, axis, -1) if bad.ndim > 1 else bad[None]
+    whole = last.reshape(len(last), -1, last.shape[-1])
+    names = {2: "channel", 0: "row" if bad.ndim == 2 else "sample", 1: "position"}
+    for kept, name in names.items():
+        others = tuple({0, 1, 2} - {kept})
+        if (whole.all(axis=others) == whole.any(axis=others)).all():
+            return _span(name, whole.any(axis=others))
+    count = f"{bad.sum()} of {bad.size}"
+    channels = whole.any(axis=(0, 1))
     return count if channels.all() else f"{count}, in {_span('channel', channels)}"
 
 
 def _span(name: str, mask: Any) -> str:
     (places,) = mask.nonzero()
-    first, last, total = places[0], places[-1], f" of {_number(mask.size)}"
+    first, last = places[0], places[-1]
     if first == last:
-        return f"{name} {_number(first)}{total}"
+        return f"{name} {first} of {mask.size}"
     if last - first + 1 == places.size:
-        return f"{name}s {_number(first)} to {_number(last)}{total}"
-    return f"{_number(places.size)}{total} {name}s"
-
-
-def _number(number: Any) -> str:
-    return f"{int(number):,}".replace(",", " ")
+        return f"{name}s {first} to {last} of {mask.size}"
+    return f"{places.size} of {mask.size} {name}s"
 
 
 # ---- all cases -----------------------------------------------------------------------------
 
 
+@dataclass
 class Trial:
     """Calls of a function, judged; and, for each result, the smallest case with wrong numbers."""
 
-    def __init__(
-        self, function: Callable[..., Any], *, arithmetic: str = "float32", repeats: int = 1,
-        strided: bool = False,
-    ) -> None:  # fmt: skip
-        self.function, self.strided = function, strided
-        self.arithmetic, self.repeats = arithmetic, repeats
-        #: What the call before returned: case, result, the array, and its bytes then.
-        self.returned: list[tuple[str, str, Any, bytes]] = []
-        #: The variations that gave the wrong numbers of all cases before.
-        self.left: list[str] | None = None
-        #: Small cases without a fault, before the first that is wrong.
-        self.right: list[tuple[Case, Exact]] = []
-        self.worst = (-1.0, "")
-        self.smallest: dict[str, tuple[Case, float]] = {}
+    function: Callable[..., Any]
+    arithmetic: str = "float32"
+    repeats: int = 1
+    #: What the call before returned: case, result, the array, and its bytes then.
+    returned: list[tuple[str, str, Any, bytes]] = field(default_factory=list)
+    #: The variations that gave the wrong numbers of all cases before.
+    left: list[str] | None = None
+    #: Small cases without a fault, before the first that is wrong.
+    right: list[tuple[Case, Exact]] = field(default_factory=list)
+    #: The largest error, and its result.
+    worst: tuple[float, str] = (-1.0, "")
+    smallest: dict[str, tuple[Case, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        expected = f"one of {', '.join(ARITHMETICS)}"
+        as_words("arithmetic", [self.arithmetic], ARITHMETICS.__contains__, expected)
+        expected = "a whole number, 1 or more"
+        self.repeats = _core.as_index(self.repeats, "repeats", expected, 1)
 
     def tried(self, case: Case) -> Report:
         """What the calls with a case show. If numbers are wrong, or a small case is right, with the
@@ -480,17 +433,21 @@ class Trial:
         worst: dict[tuple[str, str], Finding] = {}
         bits, exact, variations = set(), cache(case.exact), None
         for _ in range(self.repeats):
-            results = called(self.function, case, strided=self.strided)
+            results = called(self.function, case)
             findings = [
                 Finding(name, result, np.inf, reason="a later call overwrites it", verdict="wrong")
                 for name, result, array, before in self.returned
-                if _bits(array) != before
+                if array.tobytes() != before
             ]
+            self.returned = []
             if isinstance(results, Finding):
-                findings, self.returned = [*findings, results], []
+                findings.append(results)
             else:
-                findings += judged(case, results, exact=exact(), arithmetic=self.arithmetic)
-                self.returned = _readable(case, results)
+                findings += judged(case, results, self.arithmetic, exact())
+                for name, result in results.items():
+                    with suppress(Exception, SystemExit):  # judged() says why
+                        array = as_array(result)
+                        self.returned.append((case.name, name, array, array.tobytes()))
                 arrays = {name: a for _, name, a, _ in self.returned if name in exact()}
                 for finding in findings:
                     finite = np.isfinite((finding.got, finding.expected)).all()
@@ -527,23 +484,23 @@ class Trial:
         case, share = self.smallest[result]
 
         def fails(case: Case) -> bool:
-            results = called(self.function, case, strided=self.strided)
+            results = called(self.function, case)
             return not isinstance(results, Finding) and any(
                 finding.has_wrong_numbers
                 and finding.result == result
                 and finding.share > min(100, share / 2)  # no cancellation that is hard to believe
-                for finding in judged(case, results, arithmetic=self.arithmetic)
+                for finding in judged(case, results, self.arithmetic)
             )
 
-        return program(self.function, case, result, fails, load=load, strided=self.strided)
+        return program(self.function, case, result, fails, load)
 
 
 def run(function: Callable[..., Any], cases: Iterable[Case], **options: Any) -> Report:
     """Call a function with each case, and judge what it returns; options as for `Trial`."""
-    report, trial = Report(), Trial(function, **options)
+    trial = Trial(function, **options)
+    report = Report(maker=trial.program)
     for case in with_progress(cases):
         report.add(trial.tried(case))
-    report.makers.append(trial.program)
     report.settle()
     return report
 
@@ -552,30 +509,12 @@ def with_progress(cases: Iterable[Case]) -> Iterator[Case]:
     """The cases; from the second second on, a terminal shows how many there were, and the next."""
     start = time.monotonic()
     for count, case in enumerate(cases):
-        if sys.stderr and sys.stderr.isatty() and time.monotonic() - start > 1:
-            print(f"\r\x1b[K{count} cases, {case.name}", end="", file=sys.stderr, flush=True)
+        if time.monotonic() - start > 1:
+            show_progress(f"{count} cases, {case.name}")
         yield case
-    clear_progress()
+    show_progress("")
 
 
-def clear_progress() -> None:
+def show_progress(text: str) -> None:
     if sys.stderr and sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def _bits(array: Any) -> bytes:
-    """What an array holds; long doubles have bytes between them that may be anything."""
-    is_long = array.dtype.char == "g"
-    return repr(array.tolist()).encode() if is_long else array.tobytes()
-
-
-def _readable(case: Case, results: Mapping[str, Any]) -> list[tuple[str, str, Any, bytes]]:
-    """The results that can be read, and their bytes now."""
-    rows = []
-    for name, result in results.items():
-        try:
-            array = as_array(result, case.data)
-            rows.append((case.name, name, array, _bits(array)))
-        except (Exception, SystemExit):  # judged() says why
-            continue
-    return rows
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

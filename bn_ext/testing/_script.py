@@ -1,9 +1,8 @@
 """The smallest program that shows a mistake: shapes cut, then numbers rounded, while it fails."""
 
-import inspect
+import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,40 +10,34 @@ import numpy as np
 
 import bn_ext._core as _core
 from bn_ext.testing._cases import TENSORS, Case, as_set
-from bn_ext.testing._operators import Operated
 
+#: What a search for a smaller program may take.
+SECONDS = 10
 #: Does the function still go wrong with these arrays, channels last?
 Fails = Callable[[dict[str, Any]], bool]
 
 
-class _OutOfTimeError(Exception):
-    """No search for a smaller program goes on."""
-
-
 def program(
     function: Callable[..., Any], case: Case, result: str, is_wrong: Callable[[Case], bool],
-    *, seconds: float = 10, load: str = "", strided: bool = False,
+    load: str = "",
 ) -> str:  # fmt: skip
     """A program that needs NumPy and the function alone; `load`: the lines that import it;
-    `is_wrong`: is the result wrong in a case? `strided`: tensors have gaps.
+    `is_wrong`: is the result wrong in a case?
     """
-    end = time.monotonic() + seconds
+    end = time.monotonic() + SECONDS
     smallest, stopping = case, ""
-    arrays = {**case.arrays, **case.by_name}
-    changeable = {n: a for n, a in arrays.items() if n not in ("dst", "mean", "variance")}
-    absent = {name: None for name, array in changeable.items() if array is None}
     start = {
         name: np.moveaxis(a, case.axis, -1) if name in TENSORS else a
-        for name, a in changeable.items()
-        if a is not None
+        for name, a in {**case.arrays, **case.by_name}.items()
+        if name not in ("dst", "mean", "variance")
     }
 
     def fails(change: dict[str, Any]) -> bool:
         nonlocal smallest
         if time.monotonic() > end:
-            raise _OutOfTimeError
-        values = {name: array.astype(np.float64) for name, array in change.items()}
-        change_all = as_set(**values, **absent, epsilon=case.epsilon)
+            raise TimeoutError
+        values = {n: None if a is None else a.astype(np.float64) for n, a in change.items()}
+        change_all = as_set(**values, epsilon=case.epsilon)
         with _core.DefaultMode():
             made = case.kind.random(case.name, change["src"].shape, case.src.dtype, change_all)
         if not made.src.size or not is_wrong(made):
@@ -55,9 +48,9 @@ def program(
     try:
         if fails(start):  # or given statistics, or exact sums, are what shows it
             _simplified(start, fails)
-    except _OutOfTimeError:
-        stopping = f", stopped after {seconds:g} s"
-    return _text(function, smallest, result, load, stopping, strided)
+    except TimeoutError:
+        stopping = f", stopped after {SECONDS} s"
+    return _text(function, smallest, result, load, stopping)
 
 
 def _simplified(arrays: dict[str, Any], fails: Fails) -> None:
@@ -67,7 +60,7 @@ def _simplified(arrays: dict[str, Any], fails: Fails) -> None:
     arrays = flat if ndim > 2 and fails(flat) else arrays
     for axis in (*range(arrays["src"].ndim), 0):
         arrays = _cut(arrays, axis, fails)
-    for name in arrays:
+    for name in [name for name, array in arrays.items() if array is not None]:
         for change in _simpler(arrays[name]):
             if fails(other := {**arrays, name: change}):
                 arrays = other
@@ -76,18 +69,15 @@ def _simplified(arrays: dict[str, Any], fails: Fails) -> None:
 
 def _cut(arrays: dict[str, Any], axis: int, fails: Fails) -> dict[str, Any]:
     """Leave out as many slices of an axis as can be: halves first, one by one at last."""
-    channels = axis == arrays["src"].ndim - 1
     size = length = arrays["src"].shape[axis]
+    channels = axis == arrays["src"].ndim - 1
+    shorter = [n for n, a in arrays.items() if n in TENSORS or (channels and a is not None)]
     while size > 1:
         size, place = -(-size // 2), 0
         while place < length > 1:
             gone = slice(place, place + size)
-            other = {
-                n: np.delete(a, gone, axis if n in TENSORS else 0)
-                if n in TENSORS or channels
-                else a
-                for n, a in arrays.items()
-            }
+            cut = {n: np.delete(arrays[n], gone, -1 if channels else axis) for n in shorter}
+            other = {**arrays, **cut}
             if other["src"].shape[axis] and fails(other):
                 arrays, length = other, other["src"].shape[axis]
             else:
@@ -105,47 +95,38 @@ def _simpler(array: Any) -> Iterator[Any]:
         yield np.round(wide / 10.0**digits, count) * 10.0**digits
 
 
-def _text(function: Any, case: Case, result: str, load: str, stopped: str, strided: bool) -> str:
-    """The program, in lines."""
+def _text(function: Any, case: Case, result: str, load: str, stopped: str) -> str:
+    """The program."""
     right, bounds = case.exact()[result]
     number = "float64" if case.data == "float64" else "float32"
-    arrays, options = case.arrays, {"epsilon": case.epsilon}
-    if isinstance(function, Operated):
-        arrays, options = function.passed(*arrays.values(), epsilon=case.epsilon)
-        function = function.function
     name = getattr(function, "__qualname__", "function")
-    lines = [
-        f'"""{name}: {result} is wrong, as in the case "{case.name}"{stopped}."""', "",
-        *["import functools"] * isinstance(function, partial), "import sys", "",
-        "import numpy as np", "",
-    ]  # fmt: skip
-    lines += (load or _loading(function)).splitlines()
-    lines += ["", "inf, nan = np.inf, np.nan"]
-    if case.data == "bfloat16":
-        lines.append("import ml_dtypes")
-    for argument, array in {**arrays, **case.by_name}.items():
-        if array is None:
-            lines.append(f"{argument} = None")
-            continue
-        data = array.dtype.name
+    others = "import ml_dtypes\n" * (case.data == "bfloat16") + "import numpy as np"
+    passed = [*case.arrays, f"epsilon={case.epsilon!r}", *(f"{n}={n}" for n in case.by_name)]
+    values = ""
+    for argument, array in {**case.arrays, **case.by_name}.items():
+        data = "" if array is None else array.dtype.name
         dtype = "ml_dtypes.bfloat16" if data == "bfloat16" else f'"{data}"'
-        gaps = ".repeat(2, -1)[..., ::2]" * (strided and argument in TENSORS)
-        lines.append(f"{argument} = {_literal(array)}.astype({dtype}){gaps}")
-    passed = [*arrays, *(f"{n}={option!r}" for n, option in options.items())]
-    passed += [f"{n}={n}" for n in case.by_name]
-    lines += [
-        f"got = function({', '.join(passed)})",
-        f"got = got[{case.results.index(result)}] if isinstance(got, (tuple, list)) else got",
-        f"got = np.asarray(got, {number!r})",
-        f"right = {_literal(right.astype(number))}",
-        f"limit = {_literal(np.where(np.isinf(right), 0, 1.01 * bounds[1]), '.3g')}",
-        f'print("{result}, got:", got, "right:", right, sep="\\n")',
-        'with np.errstate(all="ignore"):',
-        "    near = (got == right) | (abs(got - right) <= limit)",
-        "good = near | (np.isnan(got) & ~np.isfinite(right))",
-        "sys.exit(int(not good.all()))",
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"
+        values += f"{argument} = {f'{_literal(array)}.astype({dtype})' if data else None}\n"
+    return f'''"""{name}: {result} is wrong, as in the case "{case.name}"{stopped}."""
+
+import sys
+
+{others}
+
+{load or _loading(function)}
+
+inf, nan = np.inf, np.nan
+{values}got = function({", ".join(passed)})
+got = got[{case.results.index(result)}] if isinstance(got, (tuple, list)) else got
+got = np.asarray(got, "{number}")
+right = {_literal(right.astype(number))}
+limit = {_literal(np.where(np.isinf(right), 0, 1.01 * bounds[1]), ".3g")}
+print("{result}, got:", got, "right:", right, sep="\\n")
+with np.errstate(all="ignore"):
+    near = (got == right) | (abs(got - right) <= limit)
+good = near | (np.isnan(got) & ~np.isfinite(right))
+sys.exit(int(not good.all()))
+'''
 
 
 def _literal(array: Any, digits: str = "") -> str:
@@ -158,18 +139,26 @@ def _literal(array: Any, digits: str = "") -> str:
 
 def _loading(function: Any) -> str:
     """Lines that import a function, as `function`."""
-    if isinstance(function, partial) and not function.args:
-        options = ", ".join(f"{name}={value!r}" for name, value in function.keywords.items())
-        return f"{_loading(function.func)}\nfunction = functools.partial(function, {options})"
-    module, name = (getattr(function, n, "") for n in ("__module__", "__qualname__"))
-    if not module or not name.isidentifier():
+    name, module = getattr(function, "__qualname__", ""), getattr(function, "__module__", "")
+    place = sys.modules.get(module)
+    path = Path(getattr(place, "__file__", None) or "").resolve()
+    if getattr(place, name, None) is not function or (module == "__main__" and path.is_dir()):
         return f"function = ...  # {name or 'the function'} goes here"
-    try:
-        path = Path(inspect.getfile(function)).resolve()
-    except (TypeError, OSError):
-        return f"from {module} import {name} as function"
-    module = path.stem if module == "__main__" else module
-    if not module.replace(".", "").isidentifier():
-        return f"function = ...  # {name} goes here"
-    folder = path.parents[module.count(".")]
-    return f"sys.path.insert(0, {str(folder)!r})\nfrom {module} import {name} as function"
+    if module == "__main__":
+        return loading(name, path)
+    return loading(name, path.parents[module.count(".") + (path.stem == "__init__")], module)
+
+
+def loading(name: str, path: Path, module: str = "") -> str:
+    """Lines that import, as `function`, what a module below the path, or a file there, calls so."""
+    if module:
+        first = name.partition(".")[0]
+        lines = f"sys.path.insert(0, {str(path)!r})\nfrom {module} import {first}\n"
+        return f"{lines}function = {name}"
+    return (
+        "import importlib.util\n"
+        f"spec = importlib.util.spec_from_file_location('kernel', {str(path)!r})\n"
+        "kernel = sys.modules['kernel'] = importlib.util.module_from_spec(spec)\n"
+        f"sys.path.insert(0, {str(path.parent)!r})\n"
+        f"spec.loader.exec_module(kernel)\nfunction = kernel.{name}"
+    )

@@ -1,6 +1,6 @@
 """Mistakes that people make, as variations of the formulas: what a function is *as if*."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,11 +9,9 @@ import numpy as np
 
 import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES
-from bn_ext.testing import _formulas, _limits as limits
-from bn_ext.testing._cases import OPERANDS, TENSORS, Case, Exact
+from bn_ext.testing import _formulas as formulas, _limits as limits
+from bn_ext.testing._cases import FACTOR, OPERANDS, TENSORS, Case, Exact
 
-#: Without types of its own.
-formulas: Any = _formulas
 Values = dict[str, Any]
 
 
@@ -37,16 +35,11 @@ class Varied:
         self.epsilon = np.longdouble(case.epsilon)
         self.spread = self.variance + self.epsilon
 
-    def results(
-        self, *, epsilon: float | None = None, by_name: Any = None, kind: Any = None, **arrays: Any
-    ) -> Values:
-        """Those for other arrays, another epsilon, or other fields of the Kind."""
-        arrays = {**self.arrays, **arrays}
-        values = replace(
-            self.base, kind=replace(self.base.kind, **(kind or {})), arrays=arrays,
-            epsilon=self.case.epsilon if epsilon is None else epsilon,
-            by_name=self.case.by_name if by_name is None else by_name,
-        ).values()  # fmt: skip
+    def results(self, *, kind: Any = None, **changes: Any) -> Values:
+        """Those for other arrays, another epsilon, other by_name, or other fields of the Kind."""
+        fields = {name: changes.pop(name) for name in ("epsilon", "by_name") if name in changes}
+        arrays, kind = {**self.arrays, **changes}, replace(self.base.kind, **(kind or {}))
+        values = replace(self.base, kind=kind, arrays=arrays, **fields).values()
         if self.training:
             values |= {name: np.asarray(arrays[name]) for name in ("mean", "variance")}
             self.case.update(values)
@@ -80,12 +73,9 @@ class Varied:
         values = self.results(variance=spread, epsilon=0.0)
         return {**values, **{n: self.right[n] for n in ("mean", "variance") if n in values}}
 
-    def unbiased(self) -> Values:
-        return self.results(variance=self.variance * self.m / max(1, self.m - 1))
-
-    def summed(self, end: int = 0, multiple: int = 0) -> Values:
+    def summed(self, end: int = 0, multiple: int = 1) -> Values:
         """Sums of the rows before `end`, or before the last multiple."""
-        end = self.m // multiple * multiple if multiple else end
+        end = end or self.m // multiple * multiple
         kept = np.broadcast_to(np.arange(self.m) < end, (self.channels, self.m))
         if self.training:
             src = self.rows(self.case.src)
@@ -98,26 +88,24 @@ class Varied:
             diff_src = diff_src + (part["diff_src"] - self.frozen(diff_dst=diff_dst)["diff_src"])
         return {**part, "diff_src": diff_src}
 
-    def cut(self, axis: int, end: int = 0, multiple: int = 0) -> Values:
-        """The tensors, 0 from a channel (axis 0) or a row (1) on."""
+    def cut(self, axis: int, end: int = 0, multiple: int = 1) -> Values:
+        """The tensors, 0 from a channel (axis 0) or a row (1) on, or after the last multiple."""
         size = self.m if axis else self.channels
-        places = np.arange(size) < (size // multiple * multiple if multiple else end)
+        places = np.arange(size) < (end or size // multiple * multiple)
         kept = self.back(places if axis else places[:, None])
         return {n: np.where(kept, a, 0) for n, a in self.right.items() if n in TENSORS}
 
     def turned(self) -> Values:
         """Where memory of NXC is read as NCX, or the other way round."""
-        other, shape = ("NCX", 1) if self.case.axis == -1 else ("NXC", -1), self.case.src.shape
-        new = np.moveaxis(self.case.src, self.case.axis, other[1]).shape
+        case, src = self.case, self.case.src
+        kind = replace(case.kind, data_format="NCX" if case.axis == -1 else "NXC")
 
-        def read(arrays: Mapping[str, Any]) -> Values:
-            return {n: a.reshape(new) if n in TENSORS else a for n, a in arrays.items()}
+        def read(arrays: Values, like: Any) -> Values:
+            return {n: a.reshape(like.shape) if n in TENSORS else a for n, a in arrays.items()}
 
-        values = replace(
-            self.case, kind=replace(self.case.kind, data_format=other[0]),
-            arrays=read(self.case.arrays), by_name=read(self.case.by_name),
-        ).values()  # fmt: skip
-        return {n: a.reshape(shape) if n in TENSORS else a for n, a in values.items()}
+        turned = np.moveaxis(src, case.axis, kind.axis)
+        arrays, by_name = read(case.arrays, turned), read(case.by_name, turned)
+        return read(replace(case, kind=kind, arrays=arrays, by_name=by_name).values(), src)
 
     def swapped(self, one: str, other: str) -> Values:
         return {one: self.right[other], other: self.right[one]}
@@ -126,9 +114,9 @@ class Varied:
         """Of a double backward: variance = mean((src - stopped mean)**2)."""
         p = self.arrays
         dy, g, x = (self.rows(p[name]) for name in ("diff_dst", "diff_diff_src", "src"))
-        xc = x - formulas.column(p["mean"], np.longdouble, 0)
+        xc = x - np.asarray(p["mean"]).astype(np.longdouble)[:, None]
         gone = ((dy * xc).mean(axis=1) * g.mean(axis=1) * self.spread**-1.5)[:, None]
-        gone = gone * formulas.column(p["gamma"], np.longdouble, 1)
+        gone = gone * self.gamma.astype(np.longdouble)[:, None]
         return {"diff_src": self.right["diff_src"] - self.back(gone)}
 
 
@@ -161,7 +149,8 @@ VARIATIONS: dict[str, tuple[tuple[str, ...], Callable[[Varied], Values]]] = {
     "epsilon is missing": (_ALL, lambda v: v.results(epsilon=0.0)),
     "epsilon is always 1e-5": (_ALL, lambda v: v.results(epsilon=1e-5)),
     "epsilon is always 1e-3": (_ALL, lambda v: v.results(epsilon=1e-3)),
-    "the variance is unbiased": (_ALL, Varied.unbiased),
+    "the variance is unbiased": (_ALL, lambda v: v.results(
+        variance=v.variance * v.m / max(1, v.m - 1))),
     "the variance is the deviation": (_ALL, lambda v: v.scaled(v.spread**2)),
     "gamma is missing": (_ALL, lambda v: v.results(gamma=None)),
     "gamma is 1 + gamma": (_ALL, lambda v: v.results(gamma=v.gamma + 1)),
@@ -179,7 +168,7 @@ VARIATIONS: dict[str, tuple[tuple[str, ...], Callable[[Varied], Values]]] = {
     "diff_gamma and diff_beta are divided by n": (_GRADIENT, lambda v: {
         n: v.right[n] / v.m for n in ("diff_gamma", "diff_beta")}),
     "momentum is the other convention": (_FORWARD[:1], lambda v: v.case.update(
-        {**v.right}, other=True)),
+        {**v.right}, factor=1 - FACTOR)),
     "given statistics are ignored": (_GIVEN, lambda v: v.results(**v.case.batch_statistics())),
     "the ReLU is missing": (_ALL[:3], lambda v: v.results(kind={"relu": False}, by_name={
         n: np.ones_like(a) if n == "dst" else a for n, a in v.case.by_name.items()})),
@@ -197,10 +186,7 @@ VARIATIONS: dict[str, tuple[tuple[str, ...], Callable[[Varied], Values]]] = {
 }  # fmt: skip
 
 
-def fitting(
-    case: Case, exact: Exact, results: Mapping[str, Any], at: Any,
-    names: Iterable[str] | None,
-) -> list[str]:  # fmt: skip
+def fitting(case: Case, exact: Exact, results: Values, at: Any, names: Any) -> list[str]:
     """Which of these variations, or of all, give the results; `at`: a result's element, which is
     wrong with the function, and so must be with a variation.
     """
@@ -219,7 +205,7 @@ def _changed(varied: Varied, name: str) -> Values:
         return {}
 
 
-def _fits(varied: Varied, name: str, exact: Exact, results: Mapping[str, Any], at: Any) -> bool:
+def _fits(varied: Varied, name: str, exact: Exact, results: Values, at: Any) -> bool:
     values = {**varied.right, **_changed(varied, name)}
     result, element = at
     right, bounds = exact[result]

@@ -1,9 +1,6 @@
 """How far off results may be in weaker arithmetic than bn_ext's: docs/numerics.md derives it.
 
-float32: sums in the type of the arithmetic (float64 data: float64), in any order; mean, variance
-and rstd are rounded to it; subnormal numbers may count as 0, as in XLA and on GPUs. Any, here
-"folded": also `src * scale + shift`, the mean of squares minus the squared mean, and gradients with
-the mean folded into coefficients. What may be off by any amount has the bound Inf.
+Its *any* is "folded" here. What may be off by any amount has the bound Inf.
 """
 
 from collections.abc import Callable
@@ -12,11 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bn_ext._dtypes import DTYPES
-from bn_ext.testing import _formulas
+from bn_ext.testing import _formulas as formulas
 from bn_ext.testing._limits import rstd_of
-
-#: Without types of its own.
-formulas: Any = _formulas
 
 #: Roundings on a path to a result: those of rstd, from variance + epsilon; and, a sum's terms
 #: aside, all others.
@@ -59,9 +53,8 @@ def start(p: Any, number: str, *, folded: bool, from_batch: bool, exact: bool = 
     total = products = n / (1 - n) if n < 1 else np.inf
     data_alone = of_src = of_squares = total
     if exact:  # a running mean moves by less and less, and errors of squares are as by chance
-        data_alone, of_src, of_squares = (
-            u * (FEW + PATH + 4 * k) for k in (0, np.log2(m), np.sqrt(m))
-        )
+        steps = 0, np.log2(m), np.sqrt(m)
+        data_alone, of_src, of_squares = (u * (FEW + PATH + 4 * k) for k in steps)
         products = of_squares if from_batch else data_alone
     far = abs(x) + abs(mean) if folded else abs(x - mean)
     with np.errstate(over="ignore"):
@@ -85,9 +78,7 @@ def start(p: Any, number: str, *, folded: bool, from_batch: bool, exact: bool = 
     rstd = np.where(lost < 1, np.expm1(np.log1p(-np.where(lost < 1, lost, 0)) / -2), np.inf)
     rstd = (1 + rstd) * (1 + RSTD * u) - 1
     open_ = ((lost >= 1) & (far + off > 0)).any(axis=1)
-    return Start(
-        u, least, data_alone, products, of_mean, of_variance, off, rstd, far, top, open_
-    )  # fmt: skip
+    return Start(u, least, data_alone, products, of_mean, of_variance, off, rstd, far, top, open_)
 
 
 def out_of_range(p: Any, number: str) -> Any:
@@ -96,11 +87,8 @@ def out_of_range(p: Any, number: str) -> Any:
     x, mean = p.src.astype(wide), abs(p.mean.astype(wide))
     far, most = (abs(a).max(axis=1, initial=0) for a in (x - p.mean.astype(wide)[:, None], x))
     rstd, scale, m = rstd_of(p), abs(p.gamma.astype(wide)), max(1, x.shape[1])
-    factors = [
-        abs(getattr(p, name).astype(wide)).max(axis=1, initial=0)
-        for name in ("diff_dst", "diff_diff_src")
-        if hasattr(p, name)
-    ]
+    names = [name for name in ("diff_dst", "diff_diff_src") if hasattr(p, name)]
+    factors = [abs(getattr(p, name).astype(wide)).max(axis=1, initial=0) for name in names]
     if factors:
         factors += [factors[0] * factors[-1]] * (len(factors) > 1)
         sums = [a * far * m * b for a in factors for b in (1, scale)]
@@ -141,7 +129,7 @@ def gradient_bounds(
     diff_gamma += terms - near.gamma_terms.sum(axis=1, keepdims=True)
     sums = (dy * start.far).sum(axis=1, keepdims=True)
     diff_gamma = np.where(sums < start.top, diff_gamma, np.inf)
-    diff_beta = start.of_data * total + m * start.least
+    diff_beta = np.where(total < start.top, start.of_data * total + m * start.least, np.inf)
 
     def back(rows: Any) -> Any:
         return formulas.as_before(rows, want.diff_src, axis)
@@ -164,11 +152,8 @@ def gradient_bounds(
         diff_src += back(scale * rstd * left * terms / m)
     else:
         diff_src = diff_src + back(start.grown(PATH * start.unit, 1)) * want.diff_src_terms
-    return {
-        "diff_src": diff_src, "diff_gamma": diff_gamma[:, 0],
-        "diff_beta": np.where(total < start.top, diff_beta, np.inf)[:, 0],
-        "diff_src_1": 0.0,
-    }  # fmt: skip
+    sums = {"diff_gamma": diff_gamma[:, 0], "diff_beta": diff_beta[:, 0]}
+    return {"diff_src": diff_src, **sums, "diff_src_1": 0.0}
 
 
 def double_backward_bounds(

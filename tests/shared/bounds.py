@@ -7,15 +7,25 @@ from cases import dtype
 
 from bn_ext.testing import _formulas as reference
 from bn_ext.testing._limits import (
+    MEAN,
+    UNDERFLOW,
+    VARIANCE,
     arithmetic,
     distance,
     dst_bound,
     gradient_bounds,
     half_ulp,
     second_bounds,
+    smallest,
     statistics_bounds,
     unit,
 )
+
+#: How many times as large MEAN is for n merged parts, and VARIANCE before 2n is added. A merge
+#: rounds the step from the larger part's mean, up to five times. Over all parts, with M elements,
+#: that adds at most 5 sqrt(log2 n) to MEAN and 10 sqrt(2 log2 M) to VARIANCE. Errors of the parts'
+#: means add MEAN to VARIANCE; products and sums of squares, 8 + 2n.
+MERGED_MEAN, MERGED_VARIANCE = 3, 2
 
 
 class Error(NamedTuple):
@@ -44,9 +54,31 @@ def short(data):
     return data if dtype(data).itemsize == 2 else None
 
 
+def of_parts(want, data, parts, **options):
+    """The bounds of a gradient; partial sums of float64 data were added up in float64."""
+    u = np.longdouble(unit("float64")) * (parts - 1) * (data == "float64")
+    sums = (abs(terms).sum(axis=1) for terms in (want.gamma_terms, want.beta_terms))
+    sums = zip(("diff_src", "diff_gamma", "diff_beta"), (want.diff_src_sums, *sums), strict=True)
+    bounds = gradient_bounds(want, data, **options)
+    return {name: bounds[name] + u * terms for name, terms in sums}
+
+
+def merged_bounds(want, data, parts):
+    """Those of a batch's mean and variance."""
+    if parts == 1:
+        return statistics_bounds(want, data)
+    u, lost = np.longdouble(unit(arithmetic(data))), UNDERFLOW * parts * smallest(data)
+    low = np.longdouble(u * u if data == "float64" else 2.0**-53) * abs(want.mean) * parts
+    variance = (MERGED_VARIANCE * VARIANCE + 2 * parts) * u * want.variance
+    return {
+        "mean": MERGED_MEAN * MEAN * u * want.deviation + 2 * low + lost,
+        "variance": variance + 4 * low * want.deviation + lost,
+    }
+
+
 def sum_errors(gamma_sum, beta_sum, want, data, vector=None, parts=1):
     """{output: Error} of sums rounded to `vector` (None: to doubles, which is not counted)."""
-    bounds = gradient_bounds(want, data, parts=parts)
+    bounds = of_parts(want, data, parts)
     return {
         "diff_gamma": error_of(gamma_sum, want.diff_gamma, bounds["diff_gamma"], vector),
         "diff_beta": error_of(beta_sum, want.diff_beta, bounds["diff_beta"], vector),
@@ -54,7 +86,7 @@ def sum_errors(gamma_sum, beta_sum, want, data, vector=None, parts=1):
 
 
 def errors(grads, want, data, vector, *, is_training=True, parts=1):
-    bound = gradient_bounds(want, data, is_training=is_training, parts=parts)["diff_src"]
+    bound = of_parts(want, data, parts, is_training=is_training)["diff_src"]
     return {
         "diff_src": error_of(grads.diff_src, want.diff_src, bound, short(data)),
         **sum_errors(grads.diff_gamma, grads.diff_beta, want, data, vector, parts),
@@ -63,7 +95,7 @@ def errors(grads, want, data, vector, *, is_training=True, parts=1):
 
 def statistics_errors(mean, variance, want, data, vector="float64", parts=1):
     """{output: Error} of a batch's mean and variance, rounded to `vector`; merged from `parts`."""
-    bounds = statistics_bounds(want, data, parts)
+    bounds = merged_bounds(want, data, parts)
     return {
         name: error_of(got, exact, bounds[name], vector)
         for name, got, exact in (("mean", mean, want.mean), ("variance", variance, want.variance))
