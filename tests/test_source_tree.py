@@ -317,12 +317,18 @@ def test_builds_at_once_get_what_they_ask_for(sources):
 def test_editors_learn_the_command_of_every_source(sources):
     build(sources, "--inplace")
     commands = json.loads((sources / "compile_commands.json").read_text())
-    files = {str(path.relative_to(sources)) for path in (sources / "src_c").rglob("*.c")}
+    c = [path for path in (sources / "src_c").rglob("*") if path.suffix in (".c", ".inc")]
+    files = {str(path.relative_to(sources)) for path in c}
     assert files | {"bn_ext/_core_src/core.c"} == {command["file"] for command in commands}
     for command in commands:
         assert command["directory"] == str(sources)
         assert command["file"] in command["arguments"]
         assert "-DBN_LEVEL" in " ".join(command["arguments"]) or "kernels" not in command["file"]
+    parts = [command for command in commands if command["file"].endswith(".inc")]
+    for part in parts[::3]:  # alone, with what its command puts ahead of it
+        command = ["gcc", *part["arguments"][1:], "-Werror", "-fsyntax-only"]
+        done = subprocess.run(command, cwd=sources, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 def test_other_flags_compile_again_and_the_same_do_not(sources):
