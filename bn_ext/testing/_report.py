@@ -105,8 +105,8 @@ class Report:
         named = ", ".join(name if len(kinds) == 1 else f"{n} {name}" for name, n in kinds.items())
         order = ("wrong", "weaker", "raised", "crashed", "range", "refused", "not judged", "right")
         flushed = len({finding.case for finding in self.findings if finding.reason == FLUSHED})
-        more = {"weaker": f" ({named})"}
-        text = ", ".join(f"{counts[v]} {v}{more.get(v, '')}" for v in order if v in counts)
+        kind_of = {"weaker": f" ({named})"}
+        text = ", ".join(f"{counts[v]} {v}{kind_of.get(v, '')}" for v in order if v in counts)
         return text + f"; {FLUSHED} in {flushed} case{'s' * (flushed > 1)}" * bool(flushed)
 
     def script(self) -> str:

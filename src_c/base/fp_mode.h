@@ -15,21 +15,21 @@
 #define FP_MODE_X87 0x37f
 
 static inline uint64_t fp_mode_enter(void) {
-    const uint64_t found = _mm_getcsr();
+    const uint64_t csr = _mm_getcsr();
     const uint16_t ours = FP_MODE_X87;
     uint16_t x87;
     __asm__ volatile("fnstcw %0" : "=m"(x87));
     if (x87 != ours)
         __asm__ volatile("fldcw %0" ::"m"(ours) : "memory");
     _mm_setcsr(0x1f80);
-    return found | (uint64_t)x87 << 32;
+    return csr | (uint64_t)x87 << 32;
 }
 
-static inline void fp_mode_leave(uint64_t found) {
-    const uint16_t x87 = (uint16_t)(found >> 32);
+static inline void fp_mode_leave(uint64_t mode) {
+    const uint16_t x87 = (uint16_t)(mode >> 32);
     if (x87 != FP_MODE_X87) /* our flags would trap where the caller's word unmasks them */
         __asm__ volatile("fnclex\n\tfldcw %0" ::"m"(x87) : "memory");
-    _mm_setcsr((unsigned)found);
+    _mm_setcsr((unsigned)mode);
 }
 
 #elif defined(__aarch64__)
@@ -41,8 +41,8 @@ static inline uint64_t fp_mode_enter(void) {
     return control << 32 | (status & 0xffffffffu);
 }
 
-static inline void fp_mode_leave(uint64_t found) {
-    __asm__ volatile("msr fpcr, %0\n\tmsr fpsr, %1" ::"r"(found >> 32), "r"(found & 0xffffffffu)
+static inline void fp_mode_leave(uint64_t mode) {
+    __asm__ volatile("msr fpcr, %0\n\tmsr fpsr, %1" ::"r"(mode >> 32), "r"(mode & 0xffffffffu)
                      : "memory");
 }
 

@@ -101,7 +101,7 @@ static int64_t channels_for(const bn_plan *plan, int64_t widest, int threads) {
     const int64_t unit = interleaved ? LINE : 1;
     if (threads == 1 || (plan->joint && !(plan->passes & SUMS)) || order->row_positions > 1)
         return widest;
-    int64_t tiles = ceil_div(p->channels, widest), found = widest;
+    int64_t tiles = ceil_div(p->channels, widest), best = widest;
     if (!interleaved)
         tiles = at_least(tiles, ceil_div(TASKS_PER_THREAD * threads, order->chunks));
     for (double most = 0; most < enough; tiles++) {
@@ -111,13 +111,13 @@ static int64_t channels_for(const bn_plan *plan, int64_t widest, int threads) {
         const double here =
             busy(threads, order->chunks * ceil_div(p->channels, width), largest_chunk(plan) * tile);
         if (here > worth * most || here >= enough) {
-            found = width;
+            best = width;
             most = here;
         }
         if (even <= unit)
             break;
     }
-    return found;
+    return best;
 }
 
 /* Rows per joint task: a chunk's rows, which are still in the cache of the thread that summed them;

@@ -66,8 +66,8 @@ int64_t bn_take_columns(const int64_t *state, const bn_format *format, int64_t c
         const bool last = k == limbs - 1;
         const int64_t *least = last ? lowest : zeros, *greatest = last ? highest : most;
         for (int j = 0; j < COLUMNS; j++) {
-            const uint64_t given = (uint64_t)b->limb[k][j], d = given + carried[j];
-            beyond[j] |= (given - (uint64_t)least[j]) | ((uint64_t)greatest[j] - given);
+            const uint64_t limb = (uint64_t)b->limb[k][j], d = limb + carried[j];
+            beyond[j] |= (limb - (uint64_t)least[j]) | ((uint64_t)greatest[j] - limb);
             carried[j] = d >> BN_LIMB_BITS;
             b->limb[k][j] = (int64_t)(last ? d : d & BN_LIMB_MASK);
         }

@@ -10,7 +10,7 @@ def run_sum_kernel(
     isa: str,
     dtype: str,
     name: str,
-    how: str,
+    form: str,
     boxes: list[tuple[Any, ...]],
     coefs: NDArray[np.uint8],
     stride: int,
@@ -25,7 +25,7 @@ def run_write_kernel(
     coefs: NDArray[np.uint8],
     stride: int,
     period: int,
-    layout: int,
+    one_per_channel: bool,
 ) -> None: ...
 def run_relu_mask(
     isa: str, dtype: str, elements: NDArray[np.uint8], n: int, to: NDArray[np.uint64]
