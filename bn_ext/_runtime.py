@@ -119,10 +119,10 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     """Set how much memory of freed results bn_ext keeps for new results.
 
     New memory is slow: the system clears each page before a process sees it. So when the last view
-    of a result of 16 MiB or more (1 MiB without glibc) is gone, bn_ext keeps its memory block, and
-    the next result of about that size reuses the block. The system takes the pages of kept blocks
+    of a result of 16 MiB or more is gone, bn_ext keeps its memory block, and the next result of
+    about that size reuses the block. The system takes the pages of kept blocks
     when it needs memory (``MADV_FREE``); until then, they count as used by this process. At most 64
-    blocks are kept, and none if an allocation of bn_ext would fail.
+    blocks are kept, and none if memory is too short for a call or its results.
 
     Parameters
     ----------

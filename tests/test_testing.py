@@ -394,12 +394,11 @@ def test_bn_ext_passes_with_a_relu_and_an_addition(name, data):
     check(partial(function, diff_src_1=True) if is_gradient else function, add=True)
 
 
-def running(src, *vectors, running_mean, running_variance, factor=0.25, correction=1, **options):
-    dst, *batch = bn_ext.batch_norm_training(src, *vectors, **{"data_format": "NXC", **options})
-    rows = max(1 + correction, src.size // len(running_mean))
-    new_mean = (1 - factor) * running_mean + factor * batch[0]
-    new_variance = factor * batch[1] * (rows / (rows - correction))
-    return dst, *batch, new_mean, (1 - factor) * running_variance + new_variance
+def running(src, *vectors, running_mean, running_variance, factor=0.25, **options):
+    tracked = {"running_mean": running_mean.copy(), "running_variance": running_variance.copy()}
+    options = {"data_format": "NXC", "correction": 1, **options, **tracked}
+    results = bn_ext.batch_norm_training(src, *vectors, exponential_avg_factor=factor, **options)
+    return *results, *tracked.values()
 
 
 @pytest.mark.parametrize("data", DATA_DTYPES)

@@ -82,9 +82,8 @@ def run(
 
 def end_all(child: Any) -> None:
     """End the process and those that it has started, and wait for it."""
-    if hasattr(os, "killpg"):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
     child.kill()
     child.join()
 
@@ -99,9 +98,7 @@ def work(end: Connection, load: Any, cases: Any, first: int, script: str, option
     """Send which case comes next, and its report; what the function prints is an error's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process ends it
     os.dup2(2, 1)
-    if hasattr(os, "setpgrp"):
-        os.setpgrp()  # with what the function starts
-
+    os.setpgrp()  # with what the function starts
     try:
         trial = Trial(load(), **options)
         for case in with_progress(islice(cases(), first, None)):

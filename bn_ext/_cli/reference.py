@@ -28,7 +28,8 @@ HELP = {
     "--layout": "NXC (default: channels last), NCX, NHWC, NCHW, ...",
     "--skip": "leave out cases whose names contain a word, such as NaN",
     "--arithmetic": "what passes: double (bn_ext's own limits), float32 (sums in the type of the "
-    "data's arithmetic, in any order; default), any (src * scale + shift, and the like)",
+    "data's arithmetic, in any order; default), any (src * scale + shift, and the like), "
+    "float16 or bfloat16 (of such data)",
     "--repeats": "call it N times with each case, and say where bits differ",
     "--timeout": "seconds that a case may take (default: 60)",
     "--script": "write the smallest program that shows the worst mistake",

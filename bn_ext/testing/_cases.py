@@ -180,7 +180,7 @@ class Case:
             of_batch = name.removeprefix("running_")
             share, kept = np.longdouble(factor), (1 - factor) * self.by_name[name]
             if of_batch == "variance":
-                share *= m / np.longdouble(max(m - (self.kind.correction or 0), 1))
+                share *= m / np.longdouble(m - (self.kind.correction or 0))
             values[name] = kept + share * values[of_batch]
             if bounds is not None:
                 error = 4 * u * (kept + share * abs(values[of_batch]))
@@ -643,6 +643,7 @@ def standard_cases(
         for name, recipe in RECIPES.items()
         if NEEDS.get(name, "src") in OPERANDS[kind.operation]
         if not (quick and prod(recipe[0]) > LARGE)
+        if not (kind.correction and prod(recipe[0][:-1]) < 2)
         if not (kind.operation == "double_backward" and any(word in name for word in UNBOUNDED))
     ]
     return (
