@@ -114,7 +114,7 @@ normalized = bn_ext.batch_norm_training(x16, v32, v32, epsilon=1e-5)
 assert_type(normalized.dst, NDArray[np.float16])
 assert_type(normalized.mean, NDArray[Any])
 assert_type(bn_ext.batch_norm_training([[0.0, 1.0]], epsilon=0).dst, NDArray[Any])
-bits = np.empty(-(-x32.size // 8) + 2 * x32.ndim, np.uint8)
+bits = np.empty(-(-x32.size // 8) + x32.ndim + 8, np.uint8)
 bn_ext.batch_norm_training(
     x32, v32, v32, epsilon=1e-5, running_mean=v32.copy(), running_variance=v64.copy(),
     exponential_avg_factor=0.1, correction=1, src_1=x32, relu=True, workspace=bits,
