@@ -651,6 +651,11 @@ def test_results_of_torch_are_read_or_named():
         check_backward(changed(lambda a: tensor(a).to("meta")), ROWS)
 
 
+class SilentError(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
 def raising(error):
     def function(*_, **__):
         raise error
@@ -685,7 +690,7 @@ FAULTY = [
     *((raising(error), rf"function +raised {text}\n1 raised$") for error, text in (
         (SystemExit(0), "SystemExit: 0"), (RuntimeError("no"), "RuntimeError: no"),
         (ValueError("\n on  two\nlines"), "ValueError: on two lines"),
-        (ValueError(), "ValueError"))),
+        (ValueError(), "ValueError"), (SilentError(), "SilentError"))),
 ]  # fmt: skip
 
 

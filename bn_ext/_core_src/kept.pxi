@@ -42,7 +42,7 @@ cdef struct Mapping:
     char *data   # NULL: none
     size_t bytes
 
-# The lock guards all that follows. Who has it runs no Python code.
+# Who changes what follows has the lock, and runs no Python code meanwhile.
 cdef pthread_mutex_t lock
 cdef Mapping kept[MOST_KEPT]  # oldest first
 cdef int n_kept

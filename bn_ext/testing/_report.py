@@ -112,7 +112,12 @@ class Report:
     def script(self) -> str:
         """The smallest program that shows the worst mistake, with exit status 1: at most 40 lines,
         which need NumPy (of bfloat16 data, ml_dtypes) and the function alone. It looks for a
-        smaller one for 10 s. ValueError if no number of a result is wrong.
+        smaller one for 10 s.
+
+        Raises
+        ------
+        ValueError
+            If no number of a result is wrong.
         """
         text = self.maker()
         if not text:
@@ -230,7 +235,11 @@ def _merged(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 def message(error: BaseException) -> str:
     """What someone else's exception says, on one short line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:100]}".removesuffix(": ")
+    try:
+        text = " ".join(str(error).split())[:100]
+    except Exception:
+        text = ""
+    return f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 def as_array(result: Any) -> Any:

@@ -32,7 +32,7 @@ static inline void fp_mode_leave(uint64_t mode) {
     _mm_setcsr((unsigned)mode);
 }
 
-#elif defined(__aarch64__)
+#elif defined(__AARCH64EL__)
 
 static inline uint64_t fp_mode_enter(void) {
     uint64_t control, status;
@@ -47,5 +47,5 @@ static inline void fp_mode_leave(uint64_t mode) {
 }
 
 #else
-#error "bn_ext is for x86-64 and aarch64"
+#error "bn_ext is for x86-64 and little-endian aarch64"
 #endif
