@@ -28,15 +28,6 @@ static inline char *on_line(char *memory) {
     return memory + (-(uintptr_t)memory & (LINE_BYTES - 1));
 }
 
-static inline int64_t greatest_common_divisor(int64_t a, int64_t b) {
-    while (b) {
-        const int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* A step of a hash: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014. */
 static inline uint64_t mixed(uint64_t x) {
     x += 0x9e3779b97f4a7c15u;

@@ -44,8 +44,7 @@ static bn_coefs expanded(const bn_task *t, bn_pass pass) {
         const char *plane = channel + i * plan->problem->channels * plan->number_bytes;
         char *at = to + i * stride * plan->number_bytes;
         if (bn_takes(t->formula) >> i & 1)
-            (ring ? plan->kernels->expand_ring : plan->kernels->expand_coefs)(plane, n, run, stride,
-                                                                              at);
+            plan->kernels->expand_coefs(plane, n, run, stride, ring, at);
     }
     return (bn_coefs){to, stride, period, false};
 }

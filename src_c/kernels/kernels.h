@@ -128,15 +128,12 @@ typedef struct {
     void (*sum_columns)(const bn_sums *sums, int64_t n, const bn_sums *to);
 
     /* Lay out one number per channel by columns: `each` copies of every channel's number. Begin
-     * again with the first channel until there are n numbers. */
-    void (*expand_coefs)(const void *channel, int64_t channels, int64_t each, int64_t n,
+     * again with the first channel until there are n numbers. In a `ring`, a step can be read from
+     * any column without a break: n is even, and at least the period plus BN_RING_PAD. Its even
+     * columns come first for a `paired` dtype and, from n / 2 on, the odd ones, because elements
+     * are loaded in that order. */
+    void (*expand_coefs)(const void *channel, int64_t channels, int64_t each, int64_t n, bool ring,
                          void *column);
-
-    /* The same, but as a ring, in which a step can be read from any column without a break. n is
-     * even, and at least the period plus BN_RING_PAD. For a `paired` dtype the even columns come
-     * first and, from n / 2 on, the odd ones, because its elements are loaded in that order. */
-    void (*expand_ring)(const void *channel, int64_t channels, int64_t each, int64_t n,
-                        void *column);
     bool paired;
 
     /* Numbers in a register. If exact sums go by columns, a paired dtype's terms are in the order
