@@ -10,6 +10,7 @@ from cases import DATA_DTYPES, FORMATS, Problem, all_bits, dtype, full_order, pl
 from members import MEMBERS, problem
 
 import bn_ext
+from bn_ext import _core
 from bn_ext.testing import _formulas as reference
 
 pytestmark = [pytest.mark.fast, pytest.mark.results]
@@ -48,6 +49,44 @@ def test_gaps_about_the_bounds_from_which_operands_may_have_them(rng, name, apar
             assert member.run(p, arguments, out=out, **options)[1] == bits, (dims, chosen)
             for base in (view.base for view in out if view is not None):
                 assert np.isnan(base.astype(np.float32)).sum() == base.size - p.src.size
+
+
+#: With channels last, what is larger than an array, and the part of it that the array is: rows that
+#: tasks read and write where they are (plan.c, choose_copies).
+ROWS = {
+    "some of the channels": ((3, 12, 13, 96), np.s_[..., 16:80]),
+    "every second column": ((3, 12, 26, 64), np.s_[:, :, ::2]),
+    "every second row": ((3, 24, 13, 64), np.s_[:, ::2]),
+    "rows backwards": ((3, 12, 13, 64), np.s_[:, ::-1]),
+    "crop": ((3, 14, 15, 64), np.s_[:, 1:-1, 1:-1]),
+    "crop of every second image": ((6, 14, 15, 64), np.s_[::2, 1:-1, 1:-1]),
+}
+
+
+@pytest.mark.parametrize("view", ROWS)
+@pytest.mark.parametrize("name", MEMBERS)
+def test_dense_rows_of_views(rng, name, view):
+    """Operands that are such views, one or all: the bits of dense ones, and nothing else written,
+    whether stores bypass the cache or not.
+    """
+    member, (room, index) = MEMBERS[name], ROWS[view]
+    for data in DATA_DTYPES:
+        p = problem(rng, (3, 12, 13, 64), "NXC", data)
+        options = {"is_training": bool(rng.random() < 0.7), "num_threads": int(rng.choice([1, 3]))}
+        _, bits = member.run(p, **options)
+        tensors = [*member.reads, *(k for k, kind in enumerate(member.returns) if kind == "tensor")]
+        for chosen in (*([tensor] for tensor in tensors), tensors):
+            whole = {tensor: np.full(room, 7, p.src.dtype) for tensor in chosen}
+            views = {tensor: array[index] for tensor, array in whole.items()}
+            read = {tensor: views[tensor] for tensor in chosen if tensor in member.reads}
+            for tensor, array in read.items():
+                array[...] = getattr(p, tensor)
+            out = [views.get(k) for k in range(len(member.returns))]
+            _core.set_cache_sizes(1 << 20, int(rng.choice([1, 1 << 40])))
+            assert member.run(p, read, out=out, **options)[1] == bits, (data, chosen)
+            for tensor in chosen:
+                views[tensor][...] = 7
+                assert (whole[tensor] == 7).all(), (data, chosen)
 
 
 def test_axes_of_equal_strides_keep_their_order(rng):

@@ -160,16 +160,18 @@ static inline int64_t bn_distance(const bn_problem *p, int operand, int first, i
     return bytes;
 }
 
+/* How far a position is from the first. */
+static inline int64_t bn_to_position(const bn_problem *p, int operand, int64_t position) {
+    return p->strided[operand] ? bn_distance(p, operand, 0, p->axes->channel, position)
+                               : position * p->next_position[operand];
+}
+
 /* Where an operand has element x of a run of the first channel. The next channel's element is
  * next_channel further. */
 static inline char *bn_element_at(const bn_problem *p, int operand, int64_t position, int64_t x) {
-    char *data = p->data[operand];
-    if (!p->strided[operand])
-        return data + position * p->next_position[operand] +
-               x * bn_dtype_table[p->dtype].element_bytes;
-    const int channel = p->axes->channel;
-    return data + bn_distance(p, operand, 0, channel, position) +
-           bn_distance(p, operand, channel + 1, p->axes->n, x);
+    return p->data[operand] + bn_to_position(p, operand, position) +
+           (p->strided[operand] ? bn_distance(p, operand, p->axes->channel + 1, p->axes->n, x)
+                                : x * bn_dtype_table[p->dtype].element_bytes);
 }
 
 /* Nothing is written unless BN_OK is returned. One call gives the same bits as two over the same

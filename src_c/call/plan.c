@@ -15,17 +15,15 @@ static int64_t bytes_read(const bn_plan *plan) {
 
 /* ---- tiles ------------------------------------------------------------- */
 
-/* Do tasks transpose an operand? Its channels are contiguous, though runs have several elements. So
- * of a tile with few channels, the copies would be parts of cache lines: up to five times as slow
- * (measured). */
-static bool transposes_channels(const bn_plan *plan) {
+/* Strided operands whose channels are adjacent, as bits. With runs, tasks transpose these. */
+static unsigned with_adjacent_channels(const bn_plan *plan) {
     const bn_problem *p = plan->problem;
-    bool any = false;
+    unsigned operands = 0;
     for (int o = 0; o < BN_OPERANDS; o++)
-        if (p->strided[o] && p->axes->channel >= 0)
-            any = any ||
-                  p->strided[o]->strides[p->axes->axis[p->axes->channel]] == plan->element_bytes;
-    return any;
+        if (p->strided[o] && p->axes->channel >= 0 &&
+            p->strided[o]->strides[p->axes->axis[p->axes->channel]] == plan->element_bytes)
+            operands |= 1u << o;
+    return operands;
 }
 
 /* Channels per tile, for one thread. What is read of a tile should stay in a core's own cache from
@@ -38,7 +36,8 @@ static int64_t tile_channels(const bn_plan *plan) {
     const bn_sum_order *order = &plan->order;
     enum {
         LEAST_COLUMNS = 1024, /* measured: docs/how_it_is_fast.md, "Tiles" */
-        LEAST_COPIED = 256,   /* of a chunk's copy, whose rows are contiguous (measured) */
+        LEAST_COPIED = 256,   /* of a chunk's copy; but in transposed ones, few channels would be
+                                 parts of cache lines: up to five times as slow (measured) */
         TILE_COLUMNS = 2048,  /* their two sums of doubles are 32 kB, a first-level cache */
         WIDEST = 4096,        /* twice as many: 64 kB, a part of the second-level cache */
         EXACT_COLUMNS = 1024, /* of exact sums, which have several limbs each */
@@ -52,7 +51,7 @@ static int64_t tile_channels(const bn_plan *plan) {
     const int64_t columns = by_runs ? 0 : p->run;
     const int64_t bytes = p->positions * p->run * bytes_read(plan);
     const int64_t least =
-        plan->strided && !transposes_channels(plan) ? LEAST_COPIED : LEAST_COLUMNS;
+        plan->strided && !with_adjacent_channels(plan) ? LEAST_COPIED : LEAST_COLUMNS;
     int64_t width = at_most(bn_l2_bytes() / 2, MOST_BYTES) / bytes;
     if (plan->exact && columns)
         return at_least(at_most(EXACT_COLUMNS / columns, p->channels), 1);
@@ -134,16 +133,14 @@ static int64_t rows_to_write(const bn_plan *plan, int threads) {
 
 static int64_t all_bytes(const bn_plan *plan) {
     const formula sum = plan->formula[SUM], write = plan->formula[WRITE];
-    const int tensors =
-        __builtin_popcount(ELEMENTS(bn_reads(sum) | bn_reads(write) | bn_writes(write)));
+    const int tensors = __builtin_popcount(ELEMENTS(bn_reads(sum) | bn_touches(write)));
     return bn_elements(plan->problem) * tensors * plan->element_bytes;
 }
 
 /* Bypassing the last-level cache pays if the tensors exceed three quarters of it: they would not
  * stay there, because the cache is shared (docs/how_it_is_fast.md). */
 static bool past_the_cache(const bn_plan *plan) {
-    return !(plan->strided & bn_writes(plan->formula[WRITE])) &&
-           all_bytes(plan) > bn_last_level_bytes() / 4 * 3;
+    return all_bytes(plan) > bn_last_level_bytes() / 4 * 3;
 }
 
 /* If runs are written one by one, a channel's coefficients stay in registers. They are neither read
@@ -197,14 +194,24 @@ static bool writes_abreast(const bn_plan *plan) {
            plan->columns[WRITE] * plan->coef_planes * plan->number_bytes > MANY_BYTES;
 }
 
-/* Do positions follow each other without a gap, in all operands? */
-static bool is_dense(const bn_problem *p) {
-    const int64_t bytes = p->channels * p->run * bn_dtype_table[p->dtype].element_bytes;
-    bool dense = true;
-    for (int o = 0; o < BN_OPERANDS; o++)
-        if (o != BN_GATE && p->data[o] && !p->strided[o])
-            dense = dense && p->next_position[o] == bytes;
-    return dense;
+/* How many ranges of `each` positions are equally far apart, in all these operands? If `dense`,
+ * there must be no gap between them. */
+static int64_t ranges_in_line(const bn_plan *plan, unsigned operands, int64_t each, bool dense) {
+    const bn_problem *p = plan->problem;
+    const bn_view *view = plan->strided ? p->strided[__builtin_ctz(plan->strided)] : NULL;
+    const int64_t bytes = each * p->channels * p->run * plan->element_bytes;
+    int64_t inner = 1, ranges = 1;
+    for (int k = view ? p->axes->channel - 1 : 0; k >= 0; k--) {
+        const int64_t size = view ? view->shape[p->axes->axis[k]] : p->positions;
+        for (int o = 0; inner >= each && ELEMENTS(operands) >> o; o++)
+            if (ELEMENTS(operands) >> o & 1 &&
+                bn_to_position(p, o, inner) !=
+                    ranges * (dense ? bytes : bn_to_position(p, o, each)))
+                return ranges;
+        ranges *= inner >= each ? size : 1;
+        inner *= size;
+    }
+    return ranges;
 }
 
 /* ---- tasks -------------------------------------------------------------- */
@@ -236,22 +243,51 @@ static bn_schedule schedule_of(const bn_plan *plan, int threads) {
     return s;
 }
 
-/* Of strided operands, a task copies what it needs: to sum, its whole chunk; to write, which needs
- * no order, a part at a time that stays in a core's own cache. If the part is the chunk that the
- * thread has just summed, and all of it stays there, it is not copied again. To keep copies in the
- * last-level cache does not pay (measured). */
+/* With channels last, rows that are dense in all operands are not copied: to be summed, if they are
+ * equally far apart and whole cache lines; to be written, if ranges of them are long (measured). */
+static void choose_copies(bn_plan *plan) {
+    enum { LONG_RANGE = 1024 }; /* bytes */
+    const bn_problem *p = plan->problem;
+    const unsigned read = bn_reads(plan->formula[SUM]), all = bn_touches(plan->formula[WRITE]);
+    const unsigned sparse = plan->strided & ~with_adjacent_channels(plan);
+    const int64_t row = p->channels * plan->element_bytes;
+    const int64_t adjacent = ranges_in_line(plan, all, 1, true);
+    const bool rows = plan->order.form == CHANNELS_LAST;
+    plan->spaced = rows && plan->strided & read && !(sparse & read) && row % LINE_BYTES == 0 &&
+                   !(plan->exact && exact_positions(plan) > 1) &&
+                   ranges_in_line(plan, read, 1, false) == p->positions;
+    plan->copies[SUM] = plan->spaced ? 0 : plan->strided & read;
+    plan->copies[WRITE] = plan->strided & all;
+    if (rows && plan->strided & all && !(sparse & all) && adjacent * row >= LONG_RANGE &&
+        (plan->joint || plan->schedule.tiles == 1)) {
+        plan->copies[WRITE] = 0;
+        plan->range_positions = adjacent;
+        plan->ranges = ranges_in_line(plan, all, adjacent, false);
+    }
+    if (plan->copies[WRITE] & bn_writes(plan->formula[WRITE]))
+        plan->nontemporal = false;
+}
+
+/* To sum, a task copies its whole chunk; to write, which needs no order, a part at a time that
+ * stays in a core's own cache. If the part is the chunk that the thread has just summed, and all of
+ * it stays there, it is not copied again. To keep copies in the last-level cache does not pay
+ * (measured). */
 static void divide_copies(bn_plan *plan) {
     enum { PART_BYTES = 128 << 10 };
     const bn_sum_order *order = &plan->order;
     const bn_problem *p = plan->problem;
+    choose_copies(plan);
     const int64_t positions = at_most(order->chunk_rows * order->row_positions, p->positions);
     const int64_t chunk = positions * plan->channels_per_tile * at_most(order->chunk_run, p->run);
-    const int64_t summed = plan->passes & SUMS ? chunk : 0;
-    const int64_t bytes = summed * plan->element_bytes * __builtin_popcount(plan->strided);
+    const int64_t summed = plan->passes & SUMS && plan->copies[SUM] ? chunk : 0;
+    const int64_t bytes = summed * plan->element_bytes * __builtin_popcount(plan->copies[SUM]);
     const bool stays = order->chunks == 1 && bytes <= bn_l2_bytes() / 4 * 3;
-    plan->part = at_least(PART_BYTES / plan->element_bytes, plan->columns[WRITE]);
-    plan->part = at_least(plan->part, stays ? summed : 0);
-    plan->copied = at_least(plan->part, summed);
+    plan->copied = summed;
+    if (plan->copies[WRITE]) {
+        plan->part = at_least(PART_BYTES / plan->element_bytes, plan->columns[WRITE]);
+        plan->part = at_least(plan->part, stays ? summed : 0);
+        plan->copied = at_least(plan->part, summed);
+    }
 }
 
 /* ---- a plan ------------------------------------------------------------- */
@@ -277,8 +313,9 @@ static void divide(bn_plan *plan, int threads) {
     if (plan->strided)
         divide_copies(plan);
     plan->abreast = writes_abreast(plan);
-    plan->dense =
-        (plan->joint || plan->schedule.tiles == 1) && !long_runs && !plan->abreast && is_dense(p);
+    plan->dense = (plan->joint || plan->schedule.tiles == 1) && !long_runs && !plan->abreast &&
+                  ranges_in_line(plan, bn_touches(plan->formula[WRITE]) & ~plan->strided, 1,
+                                 true) == p->positions;
     /* A ring's planes are whole cache lines; so are their halves if the dtype is paired. */
     if (plan->passes & RESULTS && !plan->by_runs[WRITE])
         plan->ring =

@@ -35,14 +35,17 @@ typedef struct {
     int64_t columns[PASSES];
     bool abreast; /* are four rows written at a time? */
     bool dense;   /* else: are the rows that a task writes contiguous, and written as one? */
-    int64_t ring; /* numbers per coefficient in the ring for writes; 0: no ring */
+    unsigned copies[PASSES]; /* strided operands of which tasks copy their parts, as bits */
+    bool spaced;             /* else: is each position of a row summed by itself, where it is? */
+    int64_t range_positions, ranges; /* else, to write: so many adjacent positions at a time, and so
+                                        many of these ranges equally far apart */
+    int64_t ring;              /* numbers per coefficient in the ring for writes; 0: no ring */
     int64_t channels_per_tile; /* a tile is finished in slices */
     int64_t channels_per_slice;
     bool joint;             /* does each write task span all tiles? */
     int64_t rows_per_write; /* of a joint task */
-    int64_t copied, part; /* of strided operands: elements in a thread's copy, and of those that are
-                             written at a time, at most */
-    bn_schedule schedule; /* no tasks if there are no elements */
+    int64_t copied, part;   /* elements in a thread's copy, and at most written at a time */
+    bn_schedule schedule;   /* no tasks if there are no elements */
 } bn_plan;
 
 /* A plan for at most so many threads. */

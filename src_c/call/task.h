@@ -20,6 +20,17 @@ typedef struct {
     int64_t channels_ahead; /* to the tile that may be prefetched; 0: none */
 } bn_task;
 
+/* Where a position begins in each operand. */
+static inline bn_place bn_place_of(const bn_problem *p, int64_t position) {
+    bn_place at = {.bit = 0};
+    int64_t distance[BN_OPERANDS];
+    for (int o = 0; o < BN_OPERANDS; o++)
+        distance[o] = bn_to_position(p, o, position);
+    memcpy(at.data, p->data, sizeof at.data);
+    bn_move(&at, distance, 1);
+    return at;
+}
+
 /* A box of one row, where the task's chunk begins. */
 static inline bn_box bn_first_row(const bn_task *t, int64_t cols) {
     bn_box box = {.at = t->at, .repeats = 1, .channels = 1, .rows = 1, .cols = cols};

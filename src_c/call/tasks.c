@@ -22,7 +22,7 @@
  * lines, which takes up to 1.4 times as long. */
 static int64_t ring_shift(const bn_plan *plan) {
     const int first = __builtin_ctz(bn_writes(plan->formula[WRITE]));
-    const char *written = plan->strided >> first & 1 ? NULL : plan->problem->data[first];
+    const char *written = plan->copies[WRITE] >> first & 1 ? NULL : plan->problem->data[first];
     const int64_t before = (int64_t)(-(uintptr_t)written % LINE_BYTES) / plan->element_bytes;
     return -(plan->kernels->paired ? before / 2 : before) & (LINE_BYTES / plan->number_bytes - 1);
 }
@@ -86,15 +86,12 @@ static bn_chunk joint_chunk(const bn_plan *plan, int64_t index) {
     };
 }
 
-static bool same_chunk(const bn_chunk *a, const bn_chunk *b) {
-    return memcmp(a, b, sizeof *a) == 0; /* all members are int64_t */
-}
-
 /* What the task reads of a strided operand is copied, unless the thread still has it. */
 static void walk_copy(bn_task *t, int o) {
     const bn_problem *p = t->plan->problem;
     bn_chunk *copied = &t->scratch->copied[o];
-    if (bn_reads(t->formula) >> o & 1 && !same_chunk(copied, &t->chunk)) {
+    /* All members are int64_t. */
+    if (bn_reads(t->formula) >> o & 1 && memcmp(copied, &t->chunk, sizeof *copied) != 0) {
         bn_copy_chunk(&t->room->strided[o], p, &t->chunk, t->scratch->copy[o]);
         *copied = t->chunk;
     }
@@ -108,14 +105,13 @@ static bn_task task_of(const bn_room *room, int me, bn_pass pass, formula f, bn_
     const bn_problem *p = plan->problem;
     bn_task t = {plan, room, &room->scratch[me], f, chunk, .index = 0};
     t.coefs = coefs_of(&t, pass);
-    memcpy(t.at.data, p->data, sizeof t.at.data);
+    t.at = bn_place_of(p, chunk.position);
     memcpy(t.next_position, p->next_position, sizeof t.next_position);
     memcpy(t.next_channel, p->next_channel, sizeof t.next_channel);
-    bn_move(&t.at, t.next_position, chunk.position);
     bn_move(&t.at, t.next_channel, chunk.channel);
     bn_move_elements(&t.at, chunk.x, plan->element_bytes);
-    for (int o = 0; plan->strided >> o; o++)
-        if (plan->strided >> o & 1)
+    for (int o = 0; plan->copies[pass] >> o; o++)
+        if (plan->copies[pass] >> o & 1)
             walk_copy(&t, o);
     return t;
 }
@@ -135,7 +131,7 @@ static void write_part(const bn_room *room, int me, bn_chunk chunk) {
         chunk.channel + ahead + chunk.channels <= plan->problem->channels)
         t.channels_ahead = ahead;
     bn_write(&t);
-    const unsigned written = plan->strided & bn_writes(t.formula);
+    const unsigned written = plan->copies[WRITE] & bn_writes(t.formula);
     for (int o = 0; written >> o; o++)
         if (written >> o & 1)
             bn_copy_chunk(&room->strided[o], plan->problem, &chunk, t.scratch->copy[o]);

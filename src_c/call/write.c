@@ -23,6 +23,22 @@ static int64_t write_abreast(const bn_task *t, bn_box *box, int64_t n) {
 /* If nothing was summed, what is read is not in cache: it is fetched so far ahead (measured). */
 enum { BYTES_AHEAD = 8 << 10 };
 
+/* Write ranges of adjacent positions; those that are equally far apart are one box. */
+static void write_ranges(const bn_task *t, bn_box *box) {
+    const bn_plan *plan = t->plan;
+    const int64_t each = plan->range_positions, end = t->chunk.position + t->chunk.positions;
+    for (int o = 0; o < BN_OPERANDS; o++)
+        box->next_repeat[o] = bn_to_position(plan->problem, o, each);
+    for (int64_t i = t->chunk.position, n; i < end; i += n * box->repeats) {
+        const int64_t left = plan->ranges - i / each % plan->ranges;
+        n = at_most(each - i % each, end - i);
+        box->at = bn_place_of(plan->problem, i);
+        box->cols = n * plan->problem->channels;
+        box->repeats = n < each ? 1 : at_most((end - i) / each, left);
+        write_box(t, box);
+    }
+}
+
 void bn_write(const bn_task *t) {
     const bn_plan *plan = t->plan;
     const bool by_runs = plan->by_runs[WRITE];
@@ -40,6 +56,8 @@ void bn_write(const bn_task *t) {
         box.cols = n * columns;
     else
         box.repeats = plan->abreast ? write_abreast(t, &box, n) : n;
-    if (box.repeats > 0)
+    if (plan->ranges)
+        write_ranges(t, &box);
+    else if (box.repeats > 0)
         write_box(t, &box);
 }

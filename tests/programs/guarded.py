@@ -56,6 +56,8 @@ def shapes():
             yield (n, 3, length), "NCX"
     yield (2, 3, 5, 7), "NCX"
     yield (4, 5, 6, 3), "NXC"
+    yield (3, 4, 5, 64), "NXC"
+    yield (9, 3, 4, 32), "NXC"
 
 
 def strides_of(shape, itemsize, axis):
