@@ -5,9 +5,6 @@
 
 #include "base/sizes.h"
 
-/* Bytes of contiguous elements that are copied by registers. */
-enum { LONG_ROW = 16 };
-
 void bn_set_strided(bn_strided *s, const bn_view *view, const bn_axes *axes, bool written) {
     const ptrdiff_t itemsize = view->itemsize;
     s->data = view->data;
@@ -43,6 +40,7 @@ static bool transposes_well(const bn_strided *s, const bn_view *view, const bn_a
 }
 
 bool bn_suits_tasks(const bn_view *view, const bn_axes *axes, bool written) {
+    enum { LONG_ROW = 16 }; /* bytes */
     bn_strided s;
     bn_set_strided(&s, view, axes, written);
     const bn_axis_pair last = s.axis[s.n - 1];

@@ -16,14 +16,14 @@ typedef enum { NO_GATE, FROM_SRC, GATED, CLIPPED, GATES } bn_gate;
 #define COEF(role)    (1u << COEF_##role)
 #define BOTH_GIVEN    (OPERAND(SRC) | OPERAND(DIFF_DST))
 #define GIVEN_TWICE   (BOTH_GIVEN | OPERAND(DIFF_DIFF_SRC))
-#define BOTH_ADDED    (OPERAND(SRC) | OPERAND(SRC_1))
+#define BOTH_SRC      (OPERAND(SRC) | OPERAND(SRC_1))
 #define BOTH_FIRST    (OPERAND(DIFF_SRC) | OPERAND(DIFF_SRC_1))
 #define BOTH_SECOND   (OPERAND(DIFF_SRC) | OPERAND(DIFF_DIFF_DST))
 #define OF_TRAINING   (COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE))
 #define OF_NORMALIZE  (COEF(MEAN) | COEF(SHIFT) | COEF(SCALE))
 #define OF_DOUBLE     (OF_TRAINING | COEF(CROSS) | COEF(BEND) | COEF(OFFSET))
 #define PLAIN         (1u << NO_GATE)
-#define EVERY_GATE    (~0u)
+#define ANY_GATE      (~0u)
 
 /* Formulas of the pass SUM, then of the pass WRITE, without a ReLU: operands (reads, writes),
  * coefficients (takes) and gates (common) as bits. Behind a common gate, most calls use the
@@ -41,9 +41,8 @@ typedef enum { NO_GATE, FROM_SRC, GATED, CLIPPED, GATES } bn_gate;
     F(FROZEN, "frozen", OPERAND(DIFF_DST), OPERAND(DIFF_SRC), COEF(SCALE), 0, PLAIN, false)        \
     F(BACKWARD_ADD, "backward, add", BOTH_GIVEN, BOTH_FIRST, OF_TRAINING, 0, 0, false)             \
     F(FROZEN_ADD, "frozen, add", OPERAND(DIFF_DST), BOTH_FIRST, COEF(SCALE), 0, 0, false)          \
-    F(NORMALIZE, "normalize", OPERAND(SRC), OPERAND(DST), OF_NORMALIZE, 0, EVERY_GATE, false)      \
-    F(NORMALIZE_ADD, "normalize, add", BOTH_ADDED, OPERAND(DST), OF_NORMALIZE, 0, EVERY_GATE,      \
-      false)                                                                                       \
+    F(NORMALIZE, "normalize", OPERAND(SRC), OPERAND(DST), OF_NORMALIZE, 0, ANY_GATE, false)        \
+    F(NORMALIZE_ADD, "normalize, add", BOTH_SRC, OPERAND(DST), OF_NORMALIZE, 0, ANY_GATE, false)   \
     F(DOUBLE_BACKWARD, "double backward", GIVEN_TWICE, BOTH_SECOND, OF_DOUBLE, 0, 0, false)        \
     F(DOUBLE_FROZEN, "double frozen", GIVEN_TWICE, BOTH_SECOND, OF_TRAINING, 0, 0, false)
 #define BASE_NAME(base, ...) base,
