@@ -40,6 +40,7 @@ def rows():
         ("dense", dense, OPS, {}),
         ("fresh", middle, OPS, {"with_out": False}),
         *(("views", middle, OPS, {"kind": kind}) for kind in KINDS),
+        ("outputs", middle, OPS, {"out": "crop"}),
         *(("places", middle, OPS, {"place": place}) for place in (4, 60)),
         ("exact", middle, ("backward", "training"), {"exact": True}),
     ]
@@ -48,7 +49,7 @@ def rows():
         for (shape, layout), op, dtype, threads in product(
             shapes, ops, ("float32", "bfloat16"), (1, 2)
         ):
-            words = [str(options[name]) for name in ("kind", "place") if name in options]
+            words = [str(options[name]) for name in ("kind", "place", "out") if name in options]
             words += [op, dtype, layout, "x".join(map(str, shape)), f"{threads}t"]
             row = {"op": op, "shape": shape, "layout": layout, "dtype": dtype, "threads": threads}
             chosen[" ".join([group, *words])] = row | options
@@ -58,9 +59,11 @@ def rows():
 # ---- in the process of a revision --------------------------------------------------------
 
 
-def prepared(op, shape, layout, dtype, threads, kind="", place=16, with_out=True, **options):
+def prepared(
+    op, shape, layout, dtype, threads, kind="", place=16, out="", with_out=True, **options
+):
     """The call of a row."""
-    operands = Operands(op, shape, layout, dtype, kind, place)
+    operands = Operands(op, shape, layout, dtype, kind, place, out)
     return operands.call(with_out=with_out, num_threads=threads, **options)
 
 

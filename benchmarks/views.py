@@ -91,15 +91,15 @@ def view_of(sizes, layout, dtype, kind, place=16):
 
 
 class Operands:
-    """What an operation reads, each a view of a kind, and dense arrays that it writes to."""
+    """What an operation reads, each a view of a kind, and what it writes to, of another kind."""
 
-    def __init__(self, op, shape, layout, dtype, kind="", place=16):
+    def __init__(self, op, shape, layout, dtype, kind="", place=16, out=""):
         reads, writes, vectors = OPS[op]
         count, channels, *lengths = shape
         sizes = (count, *lengths, channels) if layout == "NXC" else shape
         self.op, self.layout, dtype = op, layout, as_dtype(dtype)
         self.read = [view_of(sizes, layout, dtype, kind, place) for _ in range(reads)]
-        self.written = [placed(sizes, dtype, place) for _ in range(writes)]
+        self.written = [view_of(sizes, layout, dtype, out, place) for _ in range(writes)]
         self.written += [np.zeros(channels, np.float32) for _ in range(vectors)]
         self.mean, self.variance, self.gamma, self.beta = (
             np.full(channels, value, np.float32) for value in (0.01, 0.9, 1.1, 0.1)

@@ -212,7 +212,15 @@ def test_two_revisions_are_compared(capsys):
 def test_every_row_of_a_comparison_is_a_call():
     """Of each operation in two dtypes, on one thread and on two."""
     titles = compare.rows()
-    counts = {"small": 80, "dense": 64, "fresh": 32, "views": 224, "places": 64, "exact": 16}
+    counts = {
+        "small": 80,
+        "dense": 64,
+        "fresh": 32,
+        "views": 224,
+        "outputs": 32,
+        "places": 64,
+        "exact": 16,
+    }
     assert Counter(title.split()[0] for title in titles) == counts
     for row in titles.values():
         compare.prepared(**row | {"shape": (2, 4, 3, 3)})()

@@ -117,8 +117,9 @@ enum { BN_WIDE_ENOUGH = 128, BN_ALWAYS_LONG = 256 };
  * unless runs have BN_ALWAYS_LONG elements. If runs have one element and channels are fewer than
  * BN_WIDE_ENOUGH, so are positions.
  *
- * An operand that does not lie like this may be `strided`: tasks copy what they need of it, or what
- * they have made, between the view and memory of their own. */
+ * An operand that does not lie like this may be `strided`: tasks walk its rows where they are, if
+ * these are dense; or copy what they need of it, or what they have made, between the view and
+ * memory of their own. */
 typedef struct {
     bn_dtype dtype;
     char *data[BN_OPERANDS];

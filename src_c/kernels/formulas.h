@@ -90,7 +90,7 @@ enum { MOST_SUMS = 5 };
 /* Operands without the gate, which has bits, not elements. */
 #define ELEMENTS(operands) ((operands) & ~OPERAND(GATE))
 
-/* A row of BASE_FORMULAS. */
+/* A row of BASE_FORMULAS; that of NOTHING is zeros. */
 typedef struct {
     const char *name;
     unsigned reads, writes, takes;
@@ -99,8 +99,7 @@ typedef struct {
     bool squares;
 } formula_needs;
 #define BASE_NEEDS(base, ...) [base] = {__VA_ARGS__},
-static const formula_needs base_table[FORMULAS + 1] = {
-    BASE_FORMULAS(BASE_NEEDS)[NOTHING] = {.name = "nothing"}};
+static const formula_needs base_table[FORMULAS + 1] = {BASE_FORMULAS(BASE_NEEDS)};
 
 /* What a gate adds, to the name too. */
 static const formula_needs gate_table[GATES] = {
