@@ -54,8 +54,7 @@ enum {
 static void order_channels_last(const bn_problem *p, bn_sum_order *s) {
     s->form = CHANNELS_LAST;
     if (p->channels < BN_WIDE_ENOUGH) {
-        const int64_t power = p->channels & -p->channels; /* of two, in the channels */
-        const int64_t unit = ROW_UNIT / at_most(power, ROW_UNIT);
+        const int64_t unit = ROW_UNIT / at_most(p->channels & -p->channels, ROW_UNIT);
         const int64_t units = ceil_div(ROW_COLUMNS, unit * p->channels);
         s->row_positions = at_most(unit * units, p->positions);
     }

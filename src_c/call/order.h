@@ -20,9 +20,9 @@ typedef struct {
 
 bn_sum_order bn_sum_order_of(const bn_problem *p);
 
-/* What a task takes: positions, channels and, of each run, n elements from x on. */
+/* What a task takes: positions, channels and, of each run, n elements from x on. No padding. */
 typedef struct {
-    int64_t position, positions, channel, channels, x, n;
+    int64_t index, position, positions, channel, channels, x, n;
 } bn_chunk;
 
 /* A chunk of n channels from `channel` on. */
@@ -31,6 +31,7 @@ static inline bn_chunk bn_chunk_of(const bn_problem *p, const bn_sum_order *s, i
     const int64_t each = s->chunk_rows * s->row_positions, x = index % s->run_chunks * s->chunk_run;
     const int64_t position = index / s->run_chunks * each;
     return (bn_chunk){
+        .index = index,
         .position = position,
         .positions = at_most(each, p->positions - position),
         .channel = channel,

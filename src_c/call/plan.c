@@ -50,9 +50,11 @@ static int64_t tile_channels(const bn_plan *plan) {
     const bool by_runs = plan->by_runs[SUM] && plan->by_runs[WRITE];
     const int64_t columns = by_runs ? 0 : p->run;
     const int64_t bytes = p->positions * p->run * bytes_read(plan);
-    const int64_t least =
-        plan->strided && !with_adjacent_channels(plan) ? LEAST_COPIED : LEAST_COLUMNS;
+    const bool copied = plan->strided && !with_adjacent_channels(plan);
+    const int64_t least = copied ? LEAST_COPIED : LEAST_COLUMNS;
     int64_t width = at_most(bn_l2_bytes() / 2, MOST_BYTES) / bytes;
+    if (copied && width * columns < least && p->channels * bytes > 4 * bn_l2_bytes())
+        width = bn_l2_bytes() / 2 / bytes; /* better than copying twice; of many tiles (measured) */
     if (plan->exact && columns)
         return at_least(at_most(EXACT_COLUMNS / columns, p->channels), 1);
     if (!(plan->passes & SUMS) &&
@@ -132,15 +134,8 @@ static int64_t rows_to_write(const bn_plan *plan, int threads) {
 }
 
 static int64_t all_bytes(const bn_plan *plan) {
-    const formula sum = plan->formula[SUM], write = plan->formula[WRITE];
-    const int tensors = __builtin_popcount(ELEMENTS(bn_reads(sum) | bn_touches(write)));
-    return bn_elements(plan->problem) * tensors * plan->element_bytes;
-}
-
-/* Bypassing the last-level cache pays if the tensors exceed three quarters of it: they would not
- * stay there, because the cache is shared (docs/how_it_is_fast.md). */
-static bool past_the_cache(const bn_plan *plan) {
-    return all_bytes(plan) > bn_last_level_bytes() / 4 * 3;
+    const unsigned tensors = bn_reads(plan->formula[SUM]) | bn_touches(plan->formula[WRITE]);
+    return bn_elements(plan->problem) * __builtin_popcount(ELEMENTS(tensors)) * plan->element_bytes;
 }
 
 /* If runs are written one by one, a channel's coefficients stay in registers. They are neither read
@@ -269,9 +264,8 @@ static void choose_copies(bn_plan *plan) {
 }
 
 /* To sum, a task copies its whole chunk; to write, which needs no order, a part at a time that
- * stays in a core's own cache. If the part is the chunk that the thread has just summed, and all of
- * it stays there, it is not copied again. To keep copies in the last-level cache does not pay
- * (measured). */
+ * stays in a core's own cache. If a tile's copies fit there, they are kept until it is written. To
+ * keep copies in the last-level cache does not pay (measured). */
 static void divide_copies(bn_plan *plan) {
     enum { PART_BYTES = 128 << 10 };
     const bn_sum_order *order = &plan->order;
@@ -281,7 +275,8 @@ static void divide_copies(bn_plan *plan) {
     const int64_t chunk = positions * plan->channels_per_tile * at_most(order->chunk_run, p->run);
     const int64_t summed = plan->passes & SUMS && plan->copies[SUM] ? chunk : 0;
     const int64_t bytes = summed * plan->element_bytes * __builtin_popcount(plan->copies[SUM]);
-    const bool stays = order->chunks == 1 && bytes <= bn_l2_bytes() / 4 * 3;
+    const bool stays = order->chunks * bytes <= bn_l2_bytes() / 4 * 3;
+    plan->slots = stays ? order->chunks : 1;
     plan->copied = summed;
     if (plan->copies[WRITE]) {
         plan->part = at_least(PART_BYTES / plan->element_bytes, plan->columns[WRITE]);
@@ -296,7 +291,9 @@ static void divide(bn_plan *plan, int threads) {
     const bn_problem *p = plan->problem;
     const bn_sum_order *order = &plan->order;
     const bool short_runs = order->form == SHORT_RUNS, long_runs = order->form == LONG_RUNS;
-    plan->nontemporal = plan->passes & RESULTS && past_the_cache(plan);
+    /* Bypassing the last-level cache pays if the tensors exceed three quarters of it: they would
+     * not stay there, because the cache is shared (docs/how_it_is_fast.md). */
+    plan->nontemporal = plan->passes & RESULTS && all_bytes(plan) > bn_last_level_bytes() / 4 * 3;
     plan->by_runs[SUM] = plan->exact ? exact_sums_go_by_runs(p)
                                      : long_runs || (short_runs && sums_by_runs_are_faster(p));
     plan->by_runs[WRITE] = long_runs || by_runs_is_faster(plan);

@@ -42,10 +42,10 @@ typedef struct {
     int64_t ring;              /* numbers per coefficient in the ring for writes; 0: no ring */
     int64_t channels_per_tile; /* a tile is finished in slices */
     int64_t channels_per_slice;
-    bool joint;             /* does each write task span all tiles? */
-    int64_t rows_per_write; /* of a joint task */
-    int64_t copied, part;   /* elements in a thread's copy, and at most written at a time */
-    bn_schedule schedule;   /* no tasks if there are no elements */
+    bool joint;                  /* does each write task span all tiles? */
+    int64_t rows_per_write;      /* of a joint task */
+    int64_t copied, part, slots; /* copies: elements of one, at most written at a time, how many */
+    bn_schedule schedule;        /* no tasks if there are no elements */
 } bn_plan;
 
 /* A plan for at most so many threads. */

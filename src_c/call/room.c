@@ -19,9 +19,11 @@ static void lay_out_scratch(const bn_room *room, bn_scratch *s, char *memory, si
                     plan->number_bytes);
     }
     for (int o = 0; o < BN_OPERANDS; o++) {
-        s->copied[o] = (bn_chunk){.n = 0};
-        s->copy[o] =
-            lay_out(memory, used, plan->strided >> o & 1 ? plan->copied : 0, plan->element_bytes);
+        const int64_t slots = plan->strided >> o & 1 ? plan->slots : 0;
+        s->copy[o] = lay_out(memory, used, slots * plan->copied, plan->element_bytes);
+        s->copied[o] = lay_out(memory, used, slots, sizeof(bn_chunk));
+        for (int64_t i = 0; memory && i < slots; i++)
+            s->copied[o][i].n = 0;
     }
     s->sums.stride = round_up(plan->columns[SUM] + BN_PAD, LINE_BYTES / sizeof(double));
     const int64_t columns = plan->passes & SUMS && plan->columns[SUM] ? s->sums.stride : 0;

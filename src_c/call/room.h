@@ -14,7 +14,7 @@ typedef struct {
     char *expanded[PASSES]; /* room for coefficients that kernels lay out */
     /* Of strided operands: dense copies, and the chunk that each has (at first none: n is 0). */
     char *copy[BN_OPERANDS];
-    bn_chunk copied[BN_OPERANDS];
+    bn_chunk *copied[BN_OPERANDS];
     bn_sums sums;
     bn_exact exact;
 } bn_scratch;

@@ -175,7 +175,7 @@ static void sum_rows_exactly(const bn_task *t, int64_t positions) {
 
 void bn_sum(const bn_task *t) {
     const bn_plan *plan = t->plan;
-    const bn_sums to = sums_of_chunk(t->room, t->index, t->chunk.channel);
+    const bn_sums to = sums_of_chunk(t->room, t->chunk.index, t->chunk.channel);
     if (plan->exact) {
         bn_take_tile(&t->scratch->exact, t->chunk.channel, t->chunk.channels);
         sum_all_rows(t, exact_positions(plan), sum_rows_exactly);

@@ -15,7 +15,6 @@ typedef struct {
      * if it is strided, in the thread's copy of the chunk. */
     bn_place at;
     int64_t next_position[BN_OPERANDS], next_channel[BN_OPERANDS];
-    int64_t index;          /* the chunk's, to sum it */
     bn_coefs coefs;         /* of the chunk's channels */
     int64_t channels_ahead; /* to the tile that may be prefetched; 0: none */
 } bn_task;

@@ -79,6 +79,7 @@ static bn_chunk joint_chunk(const bn_plan *plan, int64_t index) {
     const bn_problem *p = plan->problem;
     const int64_t each = plan->rows_per_write * plan->order.row_positions, from = index * each;
     return (bn_chunk){
+        .index = index,
         .position = from,
         .positions = at_most(each, p->positions - from),
         .channels = p->channels,
@@ -89,13 +90,14 @@ static bn_chunk joint_chunk(const bn_plan *plan, int64_t index) {
 /* What the task reads of a strided operand is copied, unless the thread still has it. */
 static void walk_copy(bn_task *t, int o) {
     const bn_problem *p = t->plan->problem;
-    bn_chunk *copied = &t->scratch->copied[o];
-    /* All members are int64_t. */
+    const int64_t slot = t->chunk.index % t->plan->slots;
+    bn_chunk *copied = &t->scratch->copied[o][slot];
+    char *copy = t->scratch->copy[o] + slot * t->plan->copied * t->plan->element_bytes;
     if (bn_reads(t->formula) >> o & 1 && memcmp(copied, &t->chunk, sizeof *copied) != 0) {
-        bn_copy_chunk(&t->room->strided[o], p, &t->chunk, t->scratch->copy[o]);
+        bn_copy_chunk(&t->room->strided[o], p, &t->chunk, copy);
         *copied = t->chunk;
     }
-    t->at.data[o] = t->scratch->copy[o];
+    t->at.data[o] = copy;
     t->next_channel[o] = t->chunk.n * t->plan->element_bytes;
     t->next_position[o] = t->chunk.channels * t->next_channel[o];
 }
@@ -103,7 +105,7 @@ static void walk_copy(bn_task *t, int o) {
 static bn_task task_of(const bn_room *room, int me, bn_pass pass, formula f, bn_chunk chunk) {
     const bn_plan *plan = room->plan;
     const bn_problem *p = plan->problem;
-    bn_task t = {plan, room, &room->scratch[me], f, chunk, .index = 0};
+    bn_task t = {plan, room, &room->scratch[me], f, chunk};
     t.coefs = coefs_of(&t, pass);
     t.at = bn_place_of(p, chunk.position);
     memcpy(t.next_position, p->next_position, sizeof t.next_position);
@@ -116,9 +118,8 @@ static bn_task task_of(const bn_room *room, int me, bn_pass pass, formula f, bn_
     return t;
 }
 
-static void sum_chunk(const bn_room *room, int me, formula f, bn_chunk chunk, int64_t index) {
-    bn_task t = task_of(room, me, SUM, f, chunk);
-    t.index = index;
+static void sum_chunk(const bn_room *room, int me, formula f, bn_chunk chunk) {
+    const bn_task t = task_of(room, me, SUM, f, chunk);
     bn_sum(&t);
 }
 
@@ -134,7 +135,7 @@ static void write_part(const bn_room *room, int me, bn_chunk chunk) {
     const unsigned written = plan->copies[WRITE] & bn_writes(t.formula);
     for (int o = 0; written >> o; o++)
         if (written >> o & 1)
-            bn_copy_chunk(&room->strided[o], plan->problem, &chunk, t.scratch->copy[o]);
+            bn_copy_chunk(&room->strided[o], plan->problem, &chunk, t.at.data[o]);
 }
 
 /* A chunk is written in parts that fit the copies of strided operands. */
@@ -177,7 +178,7 @@ static void first_task(const void *room_, int me, int64_t tile, int64_t index) {
     const bn_chunk chunk = chunk_of_tile(plan, tile, index);
     if (prepares_own(plan))
         prepare_first(room, chunk.channel, chunk.channels);
-    sum_chunk(room, me, plan->formula[SUM], chunk, index);
+    sum_chunk(room, me, plan->formula[SUM], chunk);
     if (plan->at_once)
         write_chunk(room, me, chunk);
 }
@@ -204,7 +205,7 @@ static void sum_again(const bn_room *room, int me, int64_t from, int64_t n) {
     const formula again = bn_formula_of(plan->operation->again, plan->problem);
     room->scratch[me].from[SUM] = -1; /* coefficients kept there: of other channels, or outdated */
     for (int64_t index = 0; index < plan->order.chunks; index++)
-        sum_chunk(room, me, again, bn_chunk_of(plan->problem, &plan->order, index, from, n), index);
+        sum_chunk(room, me, again, bn_chunk_of(plan->problem, &plan->order, index, from, n));
 }
 
 /* If a channel must be summed again, so is the range of this many channels that it is in. Wide
