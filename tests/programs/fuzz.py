@@ -41,6 +41,8 @@ def dims(rng, axis):
     longest = [4, 20, 300, 9000]
     lengths = [1 + int(rng.integers(rng.choice(longest))) for _ in range(rng.integers(2, 7))]
     lengths[axis] = min(lengths[axis], MOST_CHANNELS)
+    if rng.random() < 0.3:  # whole cache lines: rows of views may need no copies
+        lengths[axis] = max(32, lengths[axis] // 32 * 32)
     while math.prod(lengths) > MOST_ELEMENTS:  # NumPy's product may overflow
         most = np.argmax(lengths)
         lengths[most] = (lengths[most] + 1) // 2
