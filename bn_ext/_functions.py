@@ -309,9 +309,9 @@ def batch_norm_backward(  # type: ignore[no-untyped-def]  # types: see the overl
     -----
     If an error is raised, nothing has been written.
 
-    Slices of the batch or the channels are not copied, with some exceptions; other views that are
-    not dense are, and so are operands with another order of axes in memory than src's: see "What is
-    copied" in the documentation.
+    Slices of the batch or the channels are not copied, with some exceptions; most other views that
+    are not dense are, and so are operands with another order of axes in memory than src's: see
+    "What is copied" in the documentation.
 
     With beta, the result of the forward pass has the bits that `batch_norm_inference` gives for the
     same mean, variance, gamma and beta. Pass the float64 statistics of `batch_norm_training` to
