@@ -105,7 +105,7 @@ static void walk_copy(bn_task *t, int o) {
 static bn_task task_of(const bn_room *room, int me, bn_pass pass, formula f, bn_chunk chunk) {
     const bn_plan *plan = room->plan;
     const bn_problem *p = plan->problem;
-    bn_task t = {plan, room, &room->scratch[me], f, chunk};
+    bn_task t = {plan, room, &room->scratch[me], f, chunk, .channels_ahead = 0};
     t.coefs = coefs_of(&t, pass);
     t.at = bn_place_of(p, chunk.position);
     memcpy(t.next_position, p->next_position, sizeof t.next_position);
