@@ -82,6 +82,7 @@ static bn_status strided(const bn_problem *p) {
         char *last = p->data[operands[i]] + (p->positions - 1) * position;
         views[i] = (bn_view){last, size, 3, dims, strides};
         q.data[operands[i]] = last;
+        q.next_position[operands[i]] = -position;
         q.strided[operands[i]] = &views[i];
     }
     bn_axes_of(&views[0], 1, &axes);
