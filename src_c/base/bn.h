@@ -119,7 +119,7 @@ enum { BN_WIDE_ENOUGH = 128, BN_ALWAYS_LONG = 256 };
  *
  * An operand that does not lie like this may be `strided`: tasks walk its rows where they are, if
  * these are dense; or copy what they need of it, or what they have made, between the view and
- * memory of their own. */
+ * memory of their own. Its next_position is that of the fastest axis of positions. */
 typedef struct {
     bn_dtype dtype;
     char *data[BN_OPERANDS];

@@ -251,8 +251,8 @@ static void choose_copies(bn_plan *plan) {
     plan->spaced = rows && plan->strided & read && !(sparse & read) && row % LINE_BYTES == 0 &&
                    !(plan->exact && exact_positions(plan) > 1) &&
                    ranges_in_line(plan, read, 1, false) == p->positions;
-    plan->copies[SUM] = plan->spaced ? 0 : plan->strided & read;
-    plan->copies[WRITE] = plan->strided & all;
+    plan->copies[SUM] = plan->passes & SUMS && !plan->spaced ? plan->strided & read : 0;
+    plan->copies[WRITE] = plan->passes & RESULTS ? plan->strided & all : 0;
     if (rows && plan->strided & all && !(sparse & all) && adjacent * row >= LONG_RANGE &&
         (plan->joint || plan->schedule.tiles == 1)) {
         plan->copies[WRITE] = 0;
@@ -264,8 +264,8 @@ static void choose_copies(bn_plan *plan) {
 }
 
 /* To sum, a task copies its whole chunk; to write, which needs no order, a part at a time that
- * stays in a core's own cache. If a tile's copies fit there, they are kept until it is written. To
- * keep copies in the last-level cache does not pay (measured). */
+ * stays in a core's own cache. Copies that both passes need are kept if all of a tile's fit there.
+ * To keep copies in the last-level cache does not pay (measured). */
 static void divide_copies(bn_plan *plan) {
     enum { PART_BYTES = 128 << 10 };
     const bn_sum_order *order = &plan->order;
@@ -273,9 +273,10 @@ static void divide_copies(bn_plan *plan) {
     choose_copies(plan);
     const int64_t positions = at_most(order->chunk_rows * order->row_positions, p->positions);
     const int64_t chunk = positions * plan->channels_per_tile * at_most(order->chunk_run, p->run);
-    const int64_t summed = plan->passes & SUMS && plan->copies[SUM] ? chunk : 0;
+    const int64_t summed = plan->copies[SUM] ? chunk : 0;
     const int64_t bytes = summed * plan->element_bytes * __builtin_popcount(plan->copies[SUM]);
-    const bool stays = order->chunks * bytes <= bn_l2_bytes() / 4 * 3;
+    const bool stays =
+        plan->copies[SUM] & plan->copies[WRITE] && order->chunks * bytes <= bn_l2_bytes() / 4 * 3;
     plan->slots = stays ? order->chunks : 1;
     plan->copied = summed;
     if (plan->copies[WRITE]) {
