@@ -194,6 +194,7 @@ cpdef double as_real(object value, str name, str expected, double least=-INFINIT
                      double most=INFINITY) except? -1:
     """Convert any finite real number, within bounds if there are any."""
     cdef bint error = False
+    cdef double real = NAN
     number = value
     if type(value) is not float:
         number = attempt(&error, NOT_CONVERTED, _number, (value,))
@@ -201,9 +202,11 @@ cpdef double as_real(object value, str name, str expected, double least=-INFINIT
             raise number
         if error and isinstance(number, TypeError):
             raise TypeError(f"{name}: expected a real number, got {shown(value)}")
-    if error or not (isfinite(number) and least <= number <= most):
+    if not error:
+        real = number
+    if not (isfinite(real) and least <= real <= most):
         raise ValueError(f"{name}: expected {expected}, got {shown(value)}")
-    return number
+    return real
 
 
 cpdef double as_epsilon(object epsilon, str name="epsilon") except? -1:

@@ -37,8 +37,8 @@ from cpython.object cimport Py_TYPE, descrgetfunc
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_New, PyTuple_SetItem
 from libc.limits cimport INT_MAX
-from libc.math cimport INFINITY, isfinite
-from libc.string cimport memmove, memset
+from libc.math cimport INFINITY, NAN, isfinite
+from libc.string cimport memcpy, memmove, memset
 
 cdef object ndarray = np.ndarray
 cdef object np_empty = np.empty

@@ -51,7 +51,7 @@ cdef int check_data(Call c) except -1:
             c.elements *= src.shape[axis]
     c.is_empty = c.elements == 0 or c.channels == 0
     bn_axes_of(src, c.channel_axis, &c.axes_of_src)
-    c.axes = c.axes_of_src
+    memcpy(&c.axes, &c.axes_of_src, sizeof(bn_axes))  # an assignment would copy twice
     return 0
 
 

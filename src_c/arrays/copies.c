@@ -1,6 +1,5 @@
 /* copies.c: copies whole operands, those that tasks do not (strided.c). NumPy's own copy is no
- * choice because nothing may fail here: it allocates memory, and NumPy 2.4 crashes if it gets none.
- */
+ * choice: nothing may fail here, but it allocates memory, and NumPy 2.4 crashes if it gets none. */
 #include "arrays/axes.h"
 #include "base/sizes.h"
 #include "call/strided.h"

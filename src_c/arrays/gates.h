@@ -12,8 +12,7 @@ static inline int64_t bn_bytes_of_bits(int64_t elements) {
     return elements / 8 + (elements % 8 != 0);
 }
 
-/* The bytes that kernels may read past the last bit. In a workspace, the order of axes is longer.
- */
+/* The bytes that kernels may read past the last bit; the order of axes in a workspace is longer. */
 enum { BN_PAST_BITS = 8 };
 
 /* Write a problem's bits, made from dst, which must be without gaps. */

@@ -28,8 +28,7 @@ typedef struct {
     /* The rest is for speed. */
     bool nontemporal; /* do stores bypass the cache? */
     /* Is each run done by itself, with one coefficient per channel? SUM then has another kernel,
-     * with equal bits: of short runs, a chunk is one group (plan.c), and long runs have no other.
-     */
+     * with equal bits: of short runs, a chunk is one group (plan.c); long runs have no other. */
     bool by_runs[PASSES];
     /* Of a row of the widest tile or, if written jointly, of all channels; 0 if by runs. */
     int64_t columns[PASSES];

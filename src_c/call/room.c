@@ -18,7 +18,7 @@ static void lay_out_scratch(const bn_room *room, bn_scratch *s, char *memory, si
             lay_out(memory, used, plan->coef_planes * at_least(plan->columns[pass], ring),
                     plan->number_bytes);
     }
-    for (int o = 0; o < BN_OPERANDS; o++) {
+    for (int o = 0; plan->strided >> o; o++) {
         const int64_t slots = plan->strided >> o & 1 ? plan->slots : 0;
         s->copy[o] = lay_out(memory, used, slots * plan->copied, plan->element_bytes);
         s->copied[o] = lay_out(memory, used, slots, sizeof(bn_chunk));

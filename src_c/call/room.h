@@ -8,8 +8,8 @@
 /* A thread's own memory. A thread may alternate between the two passes, on different tiles, so each
  * pass keeps its own coefficients. */
 typedef struct {
-    _Alignas(
-        LINE_BYTES) int64_t from[PASSES]; /* the channel whose coefficients come first, or -1 */
+    /* The channel whose coefficients come first, or -1. */
+    _Alignas(LINE_BYTES) int64_t from[PASSES];
     bn_coefs coefs[PASSES];
     char *expanded[PASSES]; /* room for coefficients that kernels lay out */
     /* Of strided operands: dense copies, and the chunk that each has (at first none: n is 0). */

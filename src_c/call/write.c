@@ -45,8 +45,7 @@ void bn_write(const bn_task *t) {
     const int64_t n = t->chunk.positions, columns = t->chunk.channels * plan->problem->run;
     bn_box box = bn_first_row(t, by_runs ? t->chunk.n : columns);
     box.nontemporal = plan->nontemporal;
-    for (int o = 0; o < BN_OPERANDS; o++)
-        box.next_repeat[o] = t->next_position[o];
+    memcpy(box.next_repeat, t->next_position, sizeof box.next_repeat);
     if (by_runs)
         box.channels = t->chunk.channels;
     for (int o = 0; o < BN_OPERANDS; o++)
