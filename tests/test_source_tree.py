@@ -159,6 +159,17 @@ def test_folders_of_c_include_only_from_floors_below():
             assert folder == own or floor[folder] < floor[own], f"{path} includes from {folder}"
 
 
+def test_parts_of_the_core_call_only_what_stands_above_them():
+    folder = ROOT / "bn_ext" / "_core_src"
+    parts = re.findall(r'^include "(.*)"', (folder / "core.pyx").read_text(), re.MULTILINE)
+    texts = [re.sub(r'"""(?s:.*?)"""|#.*', "", (folder / part).read_text()) for part in parts]
+    below: set[str] = set()
+    for part, text in reversed([*zip(parts, texts, strict=True)]):
+        called = {*re.findall(r"\w+(?=\()", text)}
+        assert not called & below, f"{part} calls {called & below}"
+        below |= {*re.findall(r"^c?p?def [^=(\n]*?(\w+)\(", text, re.MULTILINE)}
+
+
 def test_every_mutant_has_its_place(monkeypatch, capsys):
     """A change of a name or of a line says at once which rows of tests/mutants go with it."""
     if not (ROOT / ".git").exists():

@@ -1,17 +1,8 @@
-"""A call: its arrays by role, from arguments to result. Included by core.pyx.
+"""What a function knows of one call: its arrays by role, and what a role requires. run.pxi tells how
+a call goes. Included by core.pyx.
 
-    new_call  make a call that has no arrays
-    convert   keep the arguments' arrays (arguments.pxi)
-    run_call  set the floating-point mode in which it computes
-              check: pin them; raise all errors (inputs.pxi, outputs.pxi); a dry run ends here
-              new_results, new_sums: allocate what is returned (outputs.pxi)
-              compute: copy operands that cannot be walked, and run the C code
-
-Nothing may fail once something is written. When its function ends, however it ends, a Call lets go
-of its arrays and restores the mode.
+When its function ends, however it ends, a Call lets go of its arrays and restores the mode.
 """
-
-cdef class Words  # arguments.pxi
 
 
 @cython.final
@@ -25,7 +16,7 @@ cdef class Call:
     Cython manages no C arrays of objects, and a list of them would cost 0.1 us per call. So keep and
     __dealloc__ count the references."""
 
-    # Set by call.pxi. Others ask it to keep and pin an array.
+    # Set here and by run.pxi. Others ask to keep and pin an array.
     cdef int entry
     cdef const Facts *facts
     cdef uint64_t mode              # the caller's floating-point mode, if
@@ -172,6 +163,12 @@ cdef inline int dtype_in_use(Call c, int role) noexcept:
     return c.vector_dtype[role - VECTORS] if is_vector(role) else c.dtype
 
 
+cdef bn_vector vector_of(Call c, int role) noexcept:
+    """A pinned vector as C sees it."""
+    cdef const bn_view *view = &c.view[role]
+    return bn_vector(view.data, view.strides[0], <bn_dtype>dtype_in_use(c, role))
+
+
 cdef inline const bn_format *format_of(int dtype, bint of_moments) noexcept:
     return &bn_formats[dtype][<int>(BN_OF_MOMENTS if of_moments else BN_OF_GRADIENTS)]
 
@@ -201,135 +198,7 @@ cdef bint fits(Call c, int role) except -1:
     return bn_same_shape(view, &c.view[SRC])
 
 
-# ---- the call -------------------------------------------------------------------
-
-cdef object run_call(Call c, object out):
-    """Run the call. Return the arrays in `out`, with new ones in place of None; or sums. After a
-    MemoryError, nothing has been written."""
-    cdef bn_status status
-    arrays = convert_out(c, out)  # the last that may run the caller's methods, in the caller's mode
-    c.mode, c.computes = fp_mode_enter(), True
-    check(c)
-    if c.dry:
-        return None
-    result = new_sums(c) if c.facts.reduces else new_results(c, arrays)
-    if c.channels and not (c.is_empty and c.facts.reduces):
-        fill_problem(c)
-        if is_brief(c):
-            status = compute(c)
-        else:
-            with nogil:
-                status = compute(c)
-        if status != BN_OK and release_kept():
-            status = compute(c)
-        if status != BN_OK:
-            raise MemoryError("bn_ext: not enough memory for sums and coefficients")
-    if c.facts.is_forward and has(c, WORKSPACE):
-        bn_write_axes(&c.view[SRC], c.channel_axis, &c.axes, axes_in_workspace(c))
-    return result
-
-
-cdef int check(Call c) except -1:
-    """Raise every error that the arguments can cause.
-
-    From here on, the caller's code can run only in finalizers, but these may change an array at any
-    allocation. So whatever C is given is read from an array only once.
-    """
-    cdef int role
-    for role in range(COPIES):
-        if has(c, role):
-            pin(c, role, array_of(c, role))
-    check_data(c)
-    check_terms(c)
-    for role in range(MEAN, DIFF_DIFF_BETA + 1):
-        if is_read(c, role):
-            check_vector(c, role, "float64")
-    check_sums(c)
-    check_running(c)
-    if has(c, WORKSPACE):
-        check_workspace(c)
-    check_outputs(c)
-    check_sharing(c)
-    return warn_of_negative(c)
-
-
-cdef int fill_problem(Call c) except -1:
-    """Fill in the problem that C reads. An operand that cannot be walked in the order of `axes` is
-    copied by tasks or, before the first of them, as a whole. An absent operand gets src's strides."""
-    cdef bn_view walked[BN_OPERANDS]
-    cdef bn_problem *p = &c.problem
-    cdef int role
-    for role in range(BN_OPERANDS):
-        walked[role] = c.view[role] if has(c, role) else walked[SRC]
-        p.strided[role] = NULL
-        if not has(c, role) or c.is_empty or bn_follows(&c.view[role], &c.axes, makes_bits(c, role)):
-            continue
-        if not makes_bits(c, role) and bn_suits_tasks(&c.view[role], &c.axes, is_output(c, role)):
-            p.strided[role] = &c.view[role]
-        else:
-            pin_new(c, COPIES + role, new_like_src(c, &c.axes))
-            walked[role] = c.view[COPIES + role]
-    bn_set_axes(p, walked, &c.axes, c.channel_axis)
-    p.axes = &c.axes
-    for role in range(BN_OPERANDS):
-        if not has(c, role):
-            p.data[role] = NULL
-    if has(c, WORKSPACE) and not c.facts.is_forward:
-        p.data[BN_GATE] = c.view[WORKSPACE].data
-    for role in range(VECTORS, VECTORS + BN_VECTORS):
-        if has(c, role):
-            p.vector[role - VECTORS] = vector_of(c, role)
-    p.dtype = <bn_dtype>c.dtype
-    p.sums, p.state = <double *>c.view[SUMS].data, <int64_t *>c.view[STATE].data
+cdef int check_writable(Call c, int role) except -1:
+    if c.buffer[role].readonly:
+        raise ValueError(f"{name_of(c, role)}: expected a writable array, got a read-only one")
     return 0
-
-
-cdef bint makes_bits(Call c, int role) noexcept:
-    """Are a gate's bits made from this operand, all at once?"""
-    return role == DST and (has(c, WORKSPACE) or not c.facts.is_forward)
-
-
-cdef bn_vector vector_of(Call c, int role) noexcept:
-    """A pinned vector as C sees it."""
-    cdef const bn_view *view = &c.view[role]
-    return bn_vector(view.data, view.strides[0], <bn_dtype>dtype_in_use(c, role))
-
-
-cdef enum:
-    # A call of at most this many elements (10 us of work) on one thread keeps the GIL: releasing it
-    # and taking it again costs 0.1 us, and far more if other threads want it.
-    BRIEF = 1024
-
-
-cdef bint is_brief(Call c) noexcept:
-    return (
-        c.problem.num_threads <= 1
-        and c.channels <= BRIEF
-        and c.elements <= BRIEF
-        and c.channels * c.elements <= BRIEF
-    )
-
-
-cdef bn_status compute(Call c) noexcept nogil:
-    """Run the C code. Before it, fill copies of inputs; after it, copy those of outputs back."""
-    cdef bn_problem *p = &c.problem
-    cdef bint opens = not c.facts.is_forward and has(c, DST)
-    cdef bn_status status = BN_OK
-    cdef int role
-    for role in range(BN_OPERANDS):
-        if has(c, COPIES + role) and not is_output(c, role):
-            bn_copy_elements(&c.view[role], p.data[role], &c.axes, False, p.num_threads)
-    if opens:
-        status = bn_open_gate(p)
-    if status == BN_OK:
-        status = c.facts.run_exactly(p) if c.exact else c.facts.run(p)
-        if opens:
-            bn_close_gate(p)
-    if status != BN_OK:
-        return status
-    if c.facts.is_forward and has(c, WORKSPACE):
-        bn_make_bits(p, c.view[WORKSPACE].data)
-    for role in range(BN_OPERANDS):
-        if has(c, COPIES + role) and is_output(c, role):
-            bn_copy_elements(&c.view[role], p.data[role], &c.axes, True, p.num_threads)
-    return status

@@ -1,5 +1,5 @@
 # cython: language_level=3, embedsignature=False, freethreading_compatible=True
-"""The only way into the C code: arrays are checked here, and become one `bn_problem` (call.pxi).
+"""The only way into the C code: arrays are checked here, and become one `bn_problem` (run.pxi).
 
 Methods of the caller's objects (`__array__`, `__float__`, properties of a subclass)
 may change any array while they run. So all of them run before the first buffer is
@@ -45,18 +45,21 @@ cdef object np_empty = np.empty
 cdef object np_zeros = np.zeros
 cdef object new_tuple = tuple.__new__
 
+# Each needs only those above it.
 include "c.pxi"
 include "dtypes.pxi"
 include "attempts.pxi"
 include "messages.pxi"
 include "fp_mode.pxi"
 include "roles.pxi"
+include "objects.pxi"
+include "kept.pxi"
 include "call.pxi"
 include "arguments.pxi"
-include "inputs.pxi"
-include "kept.pxi"
-include "outputs.pxi"
 include "exact.pxi"
+include "inputs.pxi"
+include "outputs.pxi"
+include "run.pxi"
 include "process.pxi"
 
 

@@ -82,13 +82,6 @@ STATE_FORMATS = {(dtype, of_moments): StateFormat(dtype, of_moments)
                  for dtype in DTYPES for of_moments in (False, True)}
 
 
-cdef object as_dense(object a):
-    """The array if it is aligned and C-contiguous, else a copy that is both. An array received
-    over a network may be neither."""
-    flags = a.flags
-    return a if flags.c_contiguous and flags.aligned else np.require(a, None, ("C", "A"))
-
-
 cdef object as_state(object state, StateFormat format, int64_t *count):
     """A dense array of a state, which must have this format; `count` is set to its number of
     elements per channel. The state may have been changed since it was made, but nobody else can

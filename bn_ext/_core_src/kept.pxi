@@ -180,11 +180,8 @@ cdef object allocated(object make, object shape, object dtype):
     return make(shape, dtype)
 
 
-cdef object new_array(object shape, object dtype, Call c):
-    """An uninitialized array of src's size; if it is large, in memory that is kept."""
-    cdef Py_ssize_t i, bytes = size_of(c.dtype)
-    for i in range(c.view[SRC].ndim):
-        bytes *= c.view[SRC].shape[i]
+cdef object new_array(object shape, object dtype, Py_ssize_t bytes):
+    """An uninitialized array of so many bytes; if it is large, in memory that is kept."""
     if bytes < WORTH_KEEPING or limit_of_kept == 0:
         return allocated(np_empty, shape, dtype)
     cdef Block block = Block.__new__(Block)

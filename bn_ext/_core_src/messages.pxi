@@ -1,7 +1,7 @@
 """How error messages show values, types and dtypes: shortened, and without failing if repr fails.
 Included by core.pyx."""
 
-# Kept in a variable: see SEQUENCES in arguments.pxi.
+# Kept in a variable: see SEQUENCES in objects.pxi.
 cdef tuple CONTAINERS = (list, tuple, dict, set, frozenset)
 
 

@@ -28,12 +28,6 @@ cdef int check_outputs(Call c) except -1:
     return 0
 
 
-cdef int check_writable(Call c, int role) except -1:
-    if c.buffer[role].readonly:
-        raise ValueError(f"{name_of(c, role)}: expected a writable array, got a read-only one")
-    return 0
-
-
 # ---- shared memory --------------------------------------------------------------
 
 cdef int check_sharing(Call c) except -1:
@@ -97,9 +91,10 @@ cdef object new_like_src(Call c, const bn_axes *order):
     for i in range(1, order.n):
         if order.axis[i] < order.axis[i - 1]:
             as_named = False
+    cdef Py_ssize_t bytes = c.elements * c.channels * size_of(c.dtype)
     shape, dtype = shape_of(&c.view[SRC]), DTYPE_OF_CODE[c.dtype]
     if as_named:
-        return new_array(shape, dtype, c)
+        return new_array(shape, dtype, bytes)
     axes, permuted, back = [], [], []
     for i in range(order.n):
         axes.append(order.axis[i])
@@ -109,7 +104,7 @@ cdef object new_like_src(Call c, const bn_axes *order):
     for i in range(len(shape)):
         permuted.append(shape[axes[i]])
         back.append(axes.index(i))
-    return new_array(permuted, dtype, c).transpose(back)
+    return new_array(permuted, dtype, bytes).transpose(back)
 
 
 cdef int new_vector_dtype(Call c) noexcept:

@@ -1,7 +1,7 @@
 /* fp_mode.h: the floating-point environment in which a thread computes.
  *
  * Results must not depend on what the caller, or the creator of the thread, left in the control
- * register (flush to zero, another rounding mode). So a call (_core_src/call.pxi) and each other
+ * register (flush to zero, another rounding mode). So a call (_core_src/run.pxi) and each other
  * thread of its team set the default, and at the end restore what they found, sticky exception
  * flags included. Entries may nest. */
 #pragma once
