@@ -77,7 +77,7 @@ class Problem:
         self.case, self.op, self.layout, self.threads = case, case.op, case.layout, case.threads
         self.dtype, self.epsilon = dtype_of(case.dtype), 1e-5
         self.streams, (count, channels, *lengths) = case.ops[case.op], case.shape
-        self.axis = -1 if case.layout == "NXC" else 1
+        self.axis = _core.channel_axis_of(case.layout)
         #: The sizes in memory.
         self.sizes: Shape = (count, *lengths, channels) if self.axis < 0 else case.shape
         values = np.random.default_rng(0).standard_normal(min(math.prod(self.sizes), 1 << 20))

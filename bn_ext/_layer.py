@@ -179,8 +179,7 @@ class BatchNorm:
         if allreduce is not None and not callable(allreduce):
             got = _core.shown(allreduce)
             raise TypeError(f"allreduce: expected a callable or None, got {got}")
-        axes = _core.as_format(self.data_format) >> 2 or 2
-        shape = [0] * axes
+        shape = [0] * (_core.rank_of(self.data_format) or 2)
         shape[self._channel_axis] = self.channels
         _core.training(np.empty(shape, self.dtype), **self._shared(), **self._tracking(), dry=True)
 
@@ -353,7 +352,7 @@ class BatchNorm:
 
     @property
     def _channel_axis(self) -> int:
-        return 1 if not _core.as_format(self.data_format) & 1 else -1
+        return _core.channel_axis_of(self.data_format)
 
     def _as_data(self, src: Array) -> NDArray[Any]:
         """Convert src; its channels must fit the layer."""

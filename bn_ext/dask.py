@@ -61,7 +61,7 @@ def _checked(check: Any, data: _Named, vectors: _Named, options: _Named) -> Any:
         raise TypeError(hint) from None
     data = {k: a.rechunk(src.chunks) for k, a in data.items()}
     (vectors,) = compute({k: a for k, a in vectors.items() if a is not None})
-    axis = src.ndim - 1 if _core.as_format(options["data_format"]) & 1 else 1
+    axis = _core.channel_axis_of(options["data_format"]) % src.ndim
     ends = np.cumsum(src.chunks[axis])
     pieces = {k: np.split(_core.as_array(a, k), ends) for k, a in vectors.items()}
     by_block = [{k: parts[i].copy() for k, parts in pieces.items()} for i in range(len(ends))]

@@ -49,7 +49,7 @@ def add_options(add: Callable[..., Any], ops: Iterable[str] = OPS) -> None:
 
 def _layout(text: str) -> str:
     """NXC or NCX, of any name of a data format."""
-    return LAYOUTS[not _core.as_format(as_layout(text)) & _core.as_format("NXC")]
+    return LAYOUTS[_core.channel_axis_of(as_layout(text)) == 1]
 
 
 def cases_of(options: argparse.Namespace, shapes: Iterable[Shape]) -> list[Case]:

@@ -46,7 +46,7 @@ def as_timeout(text: str) -> float:
 def as_layout(text: str) -> str:
     """The name of a data format."""
     try:
-        _core.as_format(text)
+        _core.channel_axis_of(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error).partition(": ")[2]) from None
     return text

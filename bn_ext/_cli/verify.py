@@ -132,7 +132,7 @@ def problems(dtype: Dtype, kinds: str) -> Iterator[Problem]:
         for layout, shape in ((k, shape) for k, row in SHAPES[kind].items() for shape in row):
             src, diff_dst = (_operand(dtype, kind, shape, start) for start in STARTS)
             if kind in ("dense", "gapped"):
-                channels = np.moveaxis(diff_dst, -1 if layout == "NXC" else 1, 0)[1::3]
+                channels = np.moveaxis(diff_dst, _core.channel_axis_of(layout), 0)[1::3]
                 rows = np.moveaxis(channels, 1 if channels.shape[1] > 1 else -1, 0)
                 half = len(rows) // 2
                 rows[half : 2 * half] = -rows[:half]
@@ -177,7 +177,7 @@ def _own(array: Array) -> Array:
 def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> Iterator[Array]:
     """What the calls of a mode return."""
     src, other, layout = problem
-    channels = src.shape[-1 if layout == "NXC" else 1]
+    channels = src.shape[_core.channel_axis_of(layout)]
     mean, variance, gamma, beta = (
         numbers(DTYPES[dtype.number.name], channels, k << 50, exponents).view(dtype.number)
         for k, exponents in ((1, (-20, 24)), (2, (-4, 8)), (3, (-4, 8)), (4, (-4, 8)))

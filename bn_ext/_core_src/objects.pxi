@@ -236,8 +236,8 @@ cpdef object as_index(object value, str name, str expected, object least=None, o
 
 
 cdef enum:
-    # A data format: where the channels are, plus four times the number of axes that it is for, if
-    # it is not for any number.
+    # The code of a data format: where the channels are, plus four times the number of axes that it
+    # is for, if it is not for any number. Only this file and check_format know it.
     CHANNELS_LAST = 1
     CHANNELS_FIRST = 2
 
@@ -249,7 +249,7 @@ cdef dict FORMATS = {
 }
 
 
-cpdef int as_format(object data_format) except -1:
+cdef int as_format(object data_format) except -1:
     """The code of a data format; 0 for None."""
     if data_format is None:
         return 0
@@ -260,6 +260,16 @@ cpdef int as_format(object data_format) except -1:
             f"'NHWC' or 'NCHW', got {shown(data_format)}"
         )
     return code
+
+
+cpdef int channel_axis_of(object data_format) except 0:
+    """The axis of the channels, -1 or 1. (None is for two axes, where both are the same.)"""
+    return -1 if as_format(data_format) & CHANNELS_LAST else 1
+
+
+cpdef int rank_of(object data_format) except -1:
+    """The number of axes that a data format is for; 0: any number. None is for two."""
+    return 2 if data_format is None else as_format(data_format) >> 2
 
 
 cdef class Words:

@@ -538,9 +538,9 @@ class Kind:
             raise TypeError("correction: expected only with is_training=True")
         if self.data_format is None:
             raise ValueError("data_format: expected 'NXC' or 'NCX', or another name, got None")
-        code = _core.as_format(self.data_format)
-        object.__setattr__(self, "data_format", "NXC" if code & _core.as_format("NXC") else "NCX")
-        object.__setattr__(self, "axes", code >> 2 or self.axes)
+        axis, axes = _core.channel_axis_of(self.data_format), _core.rank_of(self.data_format)
+        object.__setattr__(self, "data_format", "NXC" if axis == -1 else "NCX")
+        object.__setattr__(self, "axes", axes or self.axes)
 
     @property
     def is_forward(self) -> bool:
@@ -549,7 +549,7 @@ class Kind:
     @property
     def axis(self) -> int:
         """The channels'."""
-        return 1 if self.data_format == "NCX" else -1
+        return _core.channel_axis_of(self.data_format)
 
     @property
     def running(self) -> tuple[str, ...]:
