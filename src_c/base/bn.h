@@ -80,6 +80,9 @@ enum {
 };
 enum { BN_MAX_AXES = 64 };
 
+/* The passes over a problem's tensors: SUM adds terms up per channel, WRITE computes results. */
+typedef enum { SUM, WRITE, PASSES } bn_pass;
+
 /* A (C,) vector of any dtype (dtypes.h); data is NULL if the vector is absent. */
 typedef struct {
     char *data;

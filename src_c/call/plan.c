@@ -230,10 +230,9 @@ static bn_schedule schedule_of(const bn_plan *plan, int threads) {
         .tasks = plan->order.chunks,
         .joint = plan->joint ? ceil_div(plan->order.rows, plan->rows_per_write) : 0,
         .slices = plan->exact ? 0 : ceil_div(tile, plan->channels_per_slice),
-        .first = plan->passes & SUMS,
-        .second = plan->passes & RESULTS && !plan->at_once,
+        .has = {plan->passes & SUMS, plan->passes & RESULTS && !plan->at_once},
     };
-    s.most = at_least(s.first || !s.joint ? s.tiles * s.tasks : 0, s.joint);
+    s.most = at_least(s.has[SUM] || !s.joint ? s.tiles * s.tasks : 0, s.joint);
     s.threads = (int)at_most(threads, s.most); /* more are of no use */
     return s;
 }

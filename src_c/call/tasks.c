@@ -177,7 +177,7 @@ static void prepare_first(const bn_room *room, int64_t from, int64_t n) {
         prepare(room, WRITE, from, n);
 }
 
-static void first_task(const void *room_, int me, int64_t tile, int64_t index) {
+static void sum_task(const void *room_, int me, int64_t tile, int64_t index) {
     const bn_room *room = room_;
     const bn_plan *plan = room->plan;
     const bn_chunk chunk = chunk_of_tile(plan, tile, index);
@@ -188,7 +188,7 @@ static void first_task(const void *room_, int me, int64_t tile, int64_t index) {
         write_chunk(room, me, chunk);
 }
 
-static void second_task(const void *room_, int me, int64_t tile, int64_t index) {
+static void write_task(const void *room_, int me, int64_t tile, int64_t index) {
     const bn_room *room = room_;
     const bn_plan *plan = room->plan;
     write_chunk(room, me,
@@ -257,7 +257,7 @@ static void finish_slice(const void *room_, int me, int64_t tile, int64_t slice)
 
 /* ---- all of them ---------------------------------------------------------------- */
 
-static const bn_stages stages = {first_task, second_task, finish_slice, end_tasks};
+static const bn_stages stages = {{sum_task, write_task}, finish_slice, end_tasks};
 
 void bn_run_tasks(const bn_room *room) {
     const bn_plan *plan = room->plan;

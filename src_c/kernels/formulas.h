@@ -78,8 +78,6 @@ typedef struct {
     F(DOUBLE_BACKWARD, NO_GATE)                                                                    \
     F(DOUBLE_FROZEN, NO_GATE)
 
-typedef enum { SUM, WRITE, PASSES } bn_pass;
-
 /* Coefficients: for each, a channel has one number in the arithmetic type. If ReLU's gate is
  * recomputed, OFFSET is the shift of the forward pass. In double backward, OFFSET is the constant
  * term of diff_src. */

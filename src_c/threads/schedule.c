@@ -1,18 +1,17 @@
 /* schedule.c: which thread does what, and when. Nothing decided here can change a bit.
  *
  * A problem is cut into tiles (ranges of channels), and each pass over a tile into tasks (a chunk
- * each): "first tasks" in the first pass, "second tasks" in the second. There is one parallel
- * region, without a barrier. When the last of a tile's first tasks has ended, the tile is
- * "finished": its coefficients are made. The thread that ended the task and all threads that wait
- * for the tile do this in slices. The tile's second tasks wait until the tile is finished. If
- * second tasks are joint, each spans all tiles, and there are as many as suit the threads, because
- * writes need no order. There are three ways through the work.
+ * each). There is one parallel region, without a barrier. When the last of a tile's sum tasks has
+ * ended, the tile is "finished": its coefficients are made. The thread that ended the task and all
+ * threads that wait for the tile do this in slices. The tile's write tasks wait until the tile is
+ * finished. If write tasks are joint, each spans all tiles, and there are as many as suit the
+ * threads, because writes need no order. There are three ways through the work.
  *
  *   SOLO     many tiles, of which the last-level cache holds one per thread: a thread takes a
  *            tile from start to end, so that what it has summed is still in its own cache when it
  *            writes.
- *   PHASES   one pass, one tile, all tiles in cache, or joint second tasks: all first tasks, then
- *            all second tasks backwards, because what was summed last is still in cache.
+ *   PHASES   one pass, one tile, all tiles in cache, or joint write tasks: all sum tasks, then all
+ *            write tasks backwards, because what was summed last is still in cache.
  *   LIST     few large tiles:
  *               sum 0 | sum 1 | sum 2, write 0 | sum 3, write 1 | ...
  *            taken in order by all threads. The distance between a tile's sum and its
@@ -40,7 +39,6 @@ bn_call_facts bn_last_call(void) {
 
 /* ---- the work of one call ---------------------------------------------- */
 
-enum { FIRST_PASS, SECOND_PASS, BOTH_PASSES };
 typedef enum { SOLO, PHASES, LIST } way_of_work;
 enum { SOLO_TILES = 4 }; /* per thread, so that no thread waits long for the last tiles */
 
@@ -50,7 +48,7 @@ typedef struct {
 } cursor;
 
 typedef struct {
-    atomic_llong left;       /* first tasks still running or to come */
+    atomic_llong left;       /* sum tasks still running or to come */
     atomic_llong next_slice; /* the first slice that nobody has taken */
     atomic_llong unfinished; /* slices */
 } progress;
@@ -63,7 +61,7 @@ typedef struct {
     int64_t ahead; /* LIST: tiles that are summed before the first is written */
     atomic_int entered;
     progress *tile;
-    cursor *cursors; /* (BOTH_PASSES, threads) */
+    cursor *cursors; /* (PASSES, threads) */
 } bn_team;
 
 static void finish_slices(bn_team *team, int me, int64_t tile) {
@@ -93,14 +91,14 @@ static void wait_for_all_tiles(bn_team *team, int me) {
         wait_for_tile(team, me, tile);
 }
 
-static void run_task(bn_team *team, int me, int pass, int64_t tile, int64_t task) {
+static void run_task(bn_team *team, int me, bn_pass pass, int64_t tile, int64_t task) {
     const bn_schedule *s = team->s;
-    if (pass == SECOND_PASS && s->joint)
+    if (pass == WRITE && s->joint)
         wait_for_all_tiles(team, me);
-    else if (pass == SECOND_PASS)
+    else if (pass == WRITE)
         wait_for_tile(team, me, tile);
-    (pass == FIRST_PASS ? team->stages->first : team->stages->second)(team->work, me, tile, task);
-    if (pass == FIRST_PASS &&
+    team->stages->task[pass](team->work, me, tile, task);
+    if (pass == SUM &&
         atomic_fetch_sub_explicit(&team->tile[tile].left, 1, memory_order_acq_rel) == 1)
         finish_slices(team, me, tile);
 }
@@ -110,34 +108,34 @@ static void run_task(bn_team *team, int me, int pass, int64_t tile, int64_t task
 static void run_listed(bn_team *team, int me, int64_t i) {
     const int64_t n = team->s->tasks, round = i / (2 * n), task = i % (2 * n);
     if (task < n && round < team->s->tiles)
-        run_task(team, me, FIRST_PASS, round, task);
+        run_task(team, me, SUM, round, task);
     else if (task >= n && round >= team->ahead)
-        run_task(team, me, SECOND_PASS, round - team->ahead, 2 * n - 1 - task);
+        run_task(team, me, WRITE, round - team->ahead, 2 * n - 1 - task);
 }
 
 static void run_tile(bn_team *team, int me, int64_t tile) {
     for (int64_t task = 0; task < team->s->tasks; task++)
-        run_task(team, me, FIRST_PASS, tile, task);
+        run_task(team, me, SUM, tile, task);
     for (int64_t task = team->s->tasks; task-- > 0;)
-        run_task(team, me, SECOND_PASS, tile, task);
+        run_task(team, me, WRITE, tile, task);
 }
 
-static int64_t tasks_of(const bn_schedule *s, int pass) {
-    if (!(pass == FIRST_PASS ? s->first : s->second))
+static int64_t tasks_of(const bn_schedule *s, bn_pass pass) {
+    if (!s->has[pass])
         return 0;
-    return pass == SECOND_PASS && s->joint ? s->joint : s->tiles * s->tasks;
+    return pass == WRITE && s->joint ? s->joint : s->tiles * s->tasks;
 }
 
-static int64_t items_of(const bn_team *team, int pass) {
+static int64_t items_of(const bn_team *team, bn_pass pass) {
     const bn_schedule *s = team->s;
     if (team->way == SOLO)
-        return pass == FIRST_PASS ? s->tiles : 0;
+        return pass == SUM ? s->tiles : 0;
     if (team->way == LIST)
-        return pass == FIRST_PASS ? 2 * s->tasks * (s->tiles + team->ahead) : 0;
+        return pass == SUM ? 2 * s->tasks * (s->tiles + team->ahead) : 0;
     return tasks_of(s, pass);
 }
 
-static void run_item(bn_team *team, int me, int pass, int64_t item) {
+static void run_item(bn_team *team, int me, bn_pass pass, int64_t item) {
     const int64_t n = team->s->tasks, tiles = team->s->tiles;
     if (team->way == SOLO)
         run_tile(team, me, item);
@@ -145,15 +143,15 @@ static void run_item(bn_team *team, int me, int pass, int64_t item) {
         run_listed(team, me, item);
     else if (!team->s->joint)
         run_task(team, me, pass, item / n, item % n);
-    else if (pass == FIRST_PASS)
+    else if (pass == SUM)
         run_task(team, me, pass, item % tiles, item / tiles);
     else
         run_task(team, me, pass, 0, item);
 }
 
 /* A thread's work in one pass: its own share, then what is left of the others' shares. With LIST,
- * there is a single share. The second pass goes backwards. */
-static void run_pass(bn_team *team, int me, int pass) {
+ * there is a single share. WRITE goes backwards. */
+static void run_pass(bn_team *team, int me, bn_pass pass) {
     const int shares = team->way == LIST ? 1 : team->s->threads;
     const int64_t items = items_of(team, pass);
     for (int turn = 0; turn < shares; turn++) {
@@ -164,7 +162,7 @@ static void run_pass(bn_team *team, int me, int pass) {
         while (atomic_load_explicit(next, memory_order_relaxed) < to - from) {
             const int64_t i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
             if (i < to - from)
-                run_item(team, me, pass, pass == FIRST_PASS ? from + i : to - 1 - i);
+                run_item(team, me, pass, pass == SUM ? from + i : to - 1 - i);
         }
     }
 }
@@ -172,21 +170,20 @@ static void run_pass(bn_team *team, int me, int pass) {
 static void worker(void *team_, int me) {
     bn_team *team = team_;
     atomic_fetch_add(&team->entered, 1);
-    run_pass(team, me, FIRST_PASS);
-    run_pass(team, me, SECOND_PASS);
+    run_pass(team, me, SUM);
+    run_pass(team, me, WRITE);
     team->stages->end(team->work, me);
-    if (!team->s->second && team->s->slices > 1)
+    if (!team->s->has[WRITE] && team->s->slices > 1)
         wait_for_all_tiles(team, me);
 }
 
 int64_t bn_schedule_bytes(const bn_schedule *s) {
-    return BOTH_PASSES * s->threads * (int64_t)sizeof(cursor) +
-           s->tiles * (int64_t)sizeof(progress);
+    return PASSES * s->threads * (int64_t)sizeof(cursor) + s->tiles * (int64_t)sizeof(progress);
 }
 
 static way_of_work way_of(const bn_schedule *s) {
     const int64_t cache = bn_last_level_bytes() / 2;
-    if (!s->first || !s->second || s->tiles == 1 || s->joint)
+    if (!s->has[SUM] || !s->has[WRITE] || s->tiles == 1 || s->joint)
         return PHASES;
     if (s->tiles >= SOLO_TILES * s->threads && s->threads * s->tile_bytes <= cache)
         return SOLO;
@@ -196,14 +193,14 @@ static way_of_work way_of(const bn_schedule *s) {
 void bn_schedule_execute(const bn_schedule *s, const bn_stages *stages, const void *work,
                          void *memory) {
     bn_team team = {.s = s, .stages = stages, .work = work, .way = way_of(s), .cursors = memory};
-    team.tile = (progress *)(team.cursors + BOTH_PASSES * s->threads);
+    team.tile = (progress *)(team.cursors + PASSES * s->threads);
     team.ahead = s->threads > 1 ? at_most(ceil_div(s->threads, s->tasks), s->tiles) : 0;
     for (int64_t t = 0; t < s->tiles; t++) {
-        atomic_init(&team.tile[t].left, s->first ? s->tasks : 0);
+        atomic_init(&team.tile[t].left, s->has[SUM] ? s->tasks : 0);
         atomic_init(&team.tile[t].next_slice, 0);
         atomic_init(&team.tile[t].unfinished, s->slices);
     }
-    for (int i = 0; i < BOTH_PASSES * s->threads; i++)
+    for (int i = 0; i < PASSES * s->threads; i++)
         atomic_init(&team.cursors[i].next, 0);
 
     bn_run_team(s->threads, worker, &team);

@@ -1,8 +1,7 @@
 /* schedule.h: runs tasks on threads. See schedule.c. */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "base/bn.h"
 
 /* How much there is to do. */
 typedef struct {
@@ -10,17 +9,17 @@ typedef struct {
     int64_t tiles;
     int64_t tile_bytes; /* what a tile's tasks read */
     int64_t tasks;      /* per tile and pass ... */
-    int64_t joint;      /* ... or the joint tasks of the second pass, over all tiles; 0: none */
+    int64_t joint;      /* ... or the joint tasks of WRITE, over all tiles; 0: none */
     int64_t most;       /* the tasks of the pass that has more */
     int64_t slices;     /* in which a tile is finished; 0: there is nothing to finish */
-    bool first, second; /* is there such a pass? */
+    bool has[PASSES];   /* is there such a pass? */
 } bn_schedule;
 
 /* What there is to do. `me` is the thread's number. */
 typedef void bn_stage(const void *work, int me, int64_t tile, int64_t index);
 typedef struct {
-    bn_stage *first, *second;              /* a task of this pass */
-    bn_stage *finish_slice;                /* of a tile; its first tasks, if any, have ended */
+    bn_stage *task[PASSES];                /* a task of this pass */
+    bn_stage *finish_slice;                /* of a tile; its sum tasks, if any, have ended */
     void (*end)(const void *work, int me); /* once per thread, after all tasks */
 } bn_stages;
 
