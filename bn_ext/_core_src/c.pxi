@@ -60,6 +60,11 @@ cdef extern from "base/bn.h" nogil:
         int64_t *state
         double count
 
+    int bn_rows_of_statistics(bn_dtype dtype)
+    cpdef double power_above "bn_power_above"(double count)
+
+
+cdef extern from "call/call.h" nogil:
     bn_status bn_backward(const bn_problem *p)
     bn_status bn_backward_reduce(const bn_problem *p)
     bn_status bn_training(const bn_problem *p)
@@ -71,8 +76,6 @@ cdef extern from "base/bn.h" nogil:
     bn_status bn_training_exactly(const bn_problem *p)
     bn_status bn_training_reduce_exactly(const bn_problem *p)
     int64_t bn_backward_sums(const bn_problem *p)
-    int bn_rows_of_statistics(bn_dtype dtype)
-    cpdef double power_above "bn_power_above"(double count)
 
 
 cdef extern from "exact/state.h" nogil:

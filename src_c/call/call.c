@@ -1,7 +1,9 @@
-/* call.c: the functions of bn.h. A call chooses an operation and its passes, and threads; makes a
+/* call.c: the functions of call.h. A call chooses an operation and its passes, and threads; makes a
  * plan of them; gets the plan's memory, and runs its tasks.
  *
  *     choose -> plan.c -> room.c -> tasks.c -> sums to the caller, if they are the result */
+#include "call/call.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -134,11 +136,10 @@ bn_status bn_backward_reduce_exactly(const bn_problem *p) {
 
 int64_t bn_backward_sums(const bn_problem *p) {
     const int64_t n = p->channels;
-    const bn_channels c = {.problem = p};
     double *sums = p->sums;
     const bn_format *format = &bn_formats[p->dtype][BN_OF_GRADIENTS];
     const int64_t wrong = bn_round_state(p->state, format, n, sums);
-    for (int64_t i = 0; wrong < 0 && bn_has_low(&c) && i < n; i++) {
+    for (int64_t i = 0; wrong < 0 && bn_has_low(p) && i < n; i++) {
         double mean;
         vector_read(&p->vector[BN_MEAN], i, 1, &mean);
         sums[n + i] -= bn_times_low(sums[i], bn_low_of(mean));

@@ -1,6 +1,7 @@
 /* copies.c: copies of two axes at one level: copies.inc for each size of elements. */
 #include "kernels/copies.h"
 
+#include "base/names.h"
 #include "base/sizes.h"
 #include "kernels/vec_picks.h"
 
@@ -23,10 +24,8 @@ typedef uint64_t word_8;
 #include "kernels/copies.inc"
 #undef SIZE
 
-#define PASTE(a, b) a##_##b
-#define JOIN(a, b)  PASTE(a, b)
-extern const bn_copy_kernels JOIN(bn_copies, BN_LEVEL)[BN_COPY_SIZES];
-const bn_copy_kernels JOIN(bn_copies, BN_LEVEL)[BN_COPY_SIZES] = {
+extern const bn_copy_kernels BN_OF_LEVEL(bn_copies)[BN_COPY_SIZES];
+const bn_copy_kernels BN_OF_LEVEL(bn_copies)[BN_COPY_SIZES] = {
     {set_picks_2, copy_2},
     {set_picks_4, copy_4},
     {set_picks_8, copy_8},

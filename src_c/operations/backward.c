@@ -32,7 +32,7 @@ static void set_scale(const bn_channels *c, int64_t from, int64_t n, double *sca
 /* To recompute ReLU's gate takes the results' scale and shift. */
 static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
     per_channel mean, scale, beta;
-    bn_set_mean(c, from, n, mean, bn_has_low(c) ? c->value[MEAN_LOW] + from : NULL);
+    bn_set_mean(c, from, n, mean, bn_has_low(c->problem) ? c->value[MEAN_LOW] + from : NULL);
     if (bn_formula_of(GRADIENTS, c->problem).gate == FROM_SRC) {
         set_scale(c, from, n, scale);
         bn_set_shift(c, COEF_OFFSET, from, n, mean, scale, beta);
@@ -49,7 +49,7 @@ static void refine(const bn_channels *c, int64_t from, int64_t n) {
     const double *sum_dy = bn_plane(c, SUM_DY, from);
     double *sum_dy_xc = bn_plane(c, SUM_DY_XC, from);
     const double *low = c->value[MEAN_LOW] + from;
-    if (bn_has_low(c))
+    if (bn_has_low(c->problem))
         for (int64_t i = 0; i < n; i++)
             sum_dy_xc[i] -= bn_times_low(sum_dy[i], low[i]);
 }
@@ -60,7 +60,7 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
     const double *sum_dy = bn_plane(c, SUM_DY, from);
     const double *sum_dy_xc = bn_plane(c, SUM_DY_XC, from);
     per_channel diff_gamma, slope, shift;
-    if (in_doubles(c))
+    if (in_doubles(c->problem))
         for (int64_t i = 0; i < n; i++) {
             const pair r = {rstd[i], rstd_low[i]};
             const pair exact = pair_times(pair_of(sum_dy_xc[i], 0), r);
@@ -74,7 +74,7 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
         }
     for (int64_t i = 0; i < n; i++)
         shift[i] = sum_dy[i] / c->count;
-    if (bn_has_low(c))
+    if (bn_has_low(c->problem))
         for (int64_t i = 0; i < n; i++)
             shift[i] -= bn_times_low(slope[i], c->value[MEAN_LOW][from + i]);
     bn_set_coefs(c, COEF_SLOPE, from, n, slope);

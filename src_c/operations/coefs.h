@@ -4,8 +4,8 @@
 #include "base/channel.h"
 #include "operations/operation.h"
 
-static inline bool in_doubles(const bn_channels *c) {
-    return bn_dtype_table[c->problem->dtype].number_bytes == sizeof(double);
+static inline bool in_doubles(const bn_problem *p) {
+    return bn_dtype_table[p->dtype].number_bytes == sizeof(double);
 }
 
 static inline double *bn_plane(const bn_channels *c, int sum, int64_t from) {
@@ -26,7 +26,7 @@ static inline void bn_read_or_zeros(const bn_channels *c, int vector, int64_t fr
 static inline void bn_set_coefs(const bn_channels *c, int coef, int64_t from, int64_t n,
                                 const double *values) {
     const int64_t at = coef * c->problem->channels + from;
-    if (in_doubles(c))
+    if (in_doubles(c->problem))
         memcpy((double *)c->coefs + at, values, (size_t)n * sizeof *values);
     else
         for (int64_t i = 0; i < n; i++)
@@ -34,8 +34,8 @@ static inline void bn_set_coefs(const bn_channels *c, int coef, int64_t from, in
 }
 
 /* Can the given mean have a low part that the arithmetic type does not hold? */
-static inline bool bn_has_low(const bn_channels *c) {
-    return c->problem->vector[BN_MEAN].dtype == BN_F64 && !in_doubles(c);
+static inline bool bn_has_low(const bn_problem *p) {
+    return p->vector[BN_MEAN].dtype == BN_F64 && !in_doubles(p);
 }
 
 /* What rounding to a float takes from a number. */
@@ -59,7 +59,7 @@ static inline void bn_set_mean(const bn_channels *c, int64_t from, int64_t n, do
     bn_set_coefs(c, COEF_MEAN, from, n, mean);
     if (low)
         for (int64_t i = 0; i < n; i++)
-            low[i] = bn_has_low(c) ? bn_low_of(mean[i]) : 0;
+            low[i] = bn_has_low(c->problem) ? bn_low_of(mean[i]) : 0;
 }
 
 /* Replace the variance, which is in `rstd`, with 1/sqrt(variance + epsilon), and set the scale,
@@ -69,7 +69,7 @@ static inline void bn_set_scale(const bn_channels *c, int64_t from, int64_t n, d
                                 double *low, double *scale) {
     const double epsilon = c->problem->epsilon;
     vector_read(&c->problem->vector[BN_GAMMA], from, n, scale);
-    if (in_doubles(c))
+    if (in_doubles(c->problem))
         for (int64_t i = 0; i < n; i++) {
             const pair r = pair_rsqrt(pair_sum(rstd[i], epsilon));
             rstd[i] = r.high;
@@ -95,7 +95,7 @@ static inline void bn_read_scale(const bn_channels *c, int64_t from, int64_t n, 
 static inline void bn_set_shift(const bn_channels *c, int coef, int64_t from, int64_t n,
                                 const double *mean, const double *scale, double *beta) {
     bn_read_or_zeros(c, BN_BETA, from, n, beta);
-    if (!in_doubles(c))
+    if (!in_doubles(c->problem))
         for (int64_t i = 0; i < n; i++)
             beta[i] -= bn_times_low(scale[i], bn_low_of(mean[i]));
     bn_set_coefs(c, coef, from, n, beta);

@@ -51,7 +51,7 @@ static const double within_part[SAMPLED_POSITIONS] = {0.41421, 0.73205, 0.23607,
  * and subtracting `large` rounds to multiples of its last place, a power of two. */
 static double moved(const bn_channels *c, double from, double by, double spread) {
     const double large = spread * 0x1p48, to = from + ((by + large) - large);
-    return in_doubles(c) ? to : (double)(float)to;
+    return in_doubles(c->problem) ? to : (double)(float)to;
 }
 
 /* Add one sample of each channel: sum its distance from the first sample, and keep the largest
@@ -106,8 +106,8 @@ typedef struct {
 } powers;
 
 static powers powers_of(const bn_channels *c) {
-    return in_doubles(c) ? (powers){0x1p-600, 0x1p600, 0x1p-950}
-                         : (powers){0x1p-96, 0x1p96, 0x1p-100};
+    return in_doubles(c->problem) ? (powers){0x1p-600, 0x1p600, 0x1p-950}
+                                  : (powers){0x1p-96, 0x1p96, 0x1p-100};
 }
 
 enum { MOST_ROUNDS = 3 }; /* one for the power, one for the pivot after an overflow, one to spare */

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/bn.h"
+#include "base/names.h"
 #include "base/sizes.h"
 #include "kernels/kernels.h"
 
@@ -70,9 +71,6 @@ typedef struct {
     extern const bn_operation bn_moments_##level
 
 #ifdef BN_LEVEL
-#define BN_PASTE(a, b)    a##_##b
-#define BN_JOIN(a, b)     BN_PASTE(a, b)
-#define BN_OF_LEVEL(name) BN_JOIN(name, BN_LEVEL)
 #define BN_DECLARE(level) BN_OPERATIONS_OF(level)
 BN_DECLARE(BN_LEVEL);
 #undef BN_DECLARE

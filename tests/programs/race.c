@@ -13,6 +13,7 @@
 
 #include "arrays/axes.h"
 #include "base/machine.h"
+#include "call/call.h"
 
 typedef struct {
     ptrdiff_t outer, channels, inner;
