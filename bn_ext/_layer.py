@@ -492,6 +492,15 @@ class BatchNorm:
         """Everything except what `forward` saves for `backward`."""
         return {**vars(self), "saved": None, "_used": None}
 
+    def __copy__(self) -> BatchNorm:
+        """A layer with the same parameters, but running statistics of its own, like their count."""
+        other = type(self).__new__(type(self))
+        vars(other).update(self.__getstate__())
+        if self.running_mean is not None and self.running_variance is not None:
+            other.running_mean = self.running_mean.copy()
+            other.running_variance = self.running_variance.copy()
+        return other
+
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchNorm:
         """A layer that shares nothing but what is behind `allreduce`: the other processes."""
         import copy

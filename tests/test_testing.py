@@ -694,6 +694,12 @@ FAULTY = [
 ]  # fmt: skip
 
 
+def test_bits_of_bfloat16_are_told_how_to_become_numbers():
+    function = changed(lambda a: a.view(np.uint16), slice(0, 1))
+    with pytest.raises(AssertionError, match=r"got uint16; return result\.view\(src\.dtype\)\n"):
+        check_backward(function, dtypes="bfloat16", quick=True)
+
+
 @pytest.mark.parametrize(("function", "text"), FAULTY)
 def test_what_is_wrong_with_a_call_is_said(function, text):
     with pytest.raises(AssertionError, match=text):
