@@ -4,6 +4,7 @@ import errno
 import itertools
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -396,7 +397,7 @@ def test_compilers_at_once(build_c, monkeypatch, tmp_path, capsys, asked, quota,
 
     monkeypatch.setattr(build_c.subprocess, "run", run)
     units = [build_c.Unit(f"unit{k}", tmp_path / "unit.c", []) for k in range(2 * wanted)]
-    build_c.compile_units(units, tmp_path, [sys.executable], [])
+    build_c.compile_units(units, tmp_path, [sys.executable], [], build_c.OpenMP([], []))
     assert max(most) == wanted
     first, *rest = capsys.readouterr().err.splitlines()
     assert first.startswith(f"compiling {len(units)} files, {wanted} at once")
@@ -408,6 +409,46 @@ def test_a_wrong_max_jobs_is_refused(build_c, monkeypatch):
         monkeypatch.setenv("MAX_JOBS", asked)
         with pytest.raises(SystemExit, match=f"^MAX_JOBS: expected .* 1 or more, got '{asked}'$"):
             build_c.jobs()
+
+
+#: What sysconfig.get_platform() says, the machine that it runs on, the target.
+TARGETS = [
+    ("linux-x86_64", "x86_64", ("linux", "x86_64")),
+    ("linux-aarch64", "x86_64", ("linux", "aarch64")),
+    ("win-amd64", "AMD64", ("win", "x86_64")),
+    ("macosx-11.0-arm64", "x86_64", ("macosx", "arm64")),
+    ("macosx-10.13-universal2", "arm64", ("macosx", "arm64")),
+    ("macosx-10.13-universal2", "x86_64", ("macosx", "x86_64")),
+]
+
+
+@pytest.mark.parametrize(("name", "machine", "target"), TARGETS)
+def test_systems_and_machines_to_build_for(monkeypatch, name, machine, target):
+    """Python for macOS may be for two machines at once, but compilers and wheels get one."""
+    monkeypatch.setenv("_PYTHON_HOST_PLATFORM", name)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    build_c = load(ROOT / "build_c.py")
+    assert target == (build_c.SYSTEM, build_c.MACHINE)
+    assert (len(build_c.levels()) == 3) == (target[1] == "x86_64")
+    assert os.environ["_PYTHON_HOST_PLATFORM"] == name.replace("universal2", machine)
+    if target[0] == "macosx":
+        command = ["clang", "-arch", "x86_64", "-arch", "arm64", "-g"]
+        assert build_c.harmless(command) == ["clang", "-arch", target[1], "-g"]
+
+
+def test_a_build_waits_until_another_has_ended(build_c, tmp_path):
+    code = (
+        "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import build_c\n"
+        "print('begins', flush=True)\n"
+        "with build_c.alone(pathlib.Path(sys.argv[2])): print('has it')"
+    )
+    with build_c.alone(tmp_path):
+        command = [sys.executable, "-P", "-c", code, ROOT, tmp_path]
+        other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert other.stdout.readline() == "begins\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(0.5)
+    assert other.communicate(timeout=60)[0] == "has it\n"
 
 
 @pytest.mark.parametrize("name", ["ENOSYS", "ENOLCK", "EOPNOTSUPP", "EBADF"])
