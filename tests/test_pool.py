@@ -18,7 +18,8 @@ def teams(tmp_path_factory):
         pytest.skip("no C compiler")
     library = str(tmp_path_factory.mktemp("teams") / "teams.so")
     source = ROOT / "src_c"
-    parts = [source / name for name in ("threads/pool.c", "threads/openmp.c", "base/machine.c")]
+    names = "threads/pool.c", "threads/openmp.c", "base/machine.c", "base/posix.c"
+    parts = [source / name for name in names]
     flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", "-fopenmp"]
     flags += ["-Wl,--wrap=pthread_create", "-Wl,--wrap=bn_seconds"]
     command = [compiler, *flags, f"-I{source}", PROGRAMS / "teams.c", *parts, "-o", library]

@@ -121,6 +121,13 @@ cdef extern from "base/machine.h" nogil:
     cpdef void set_cache_sizes "bn_set_cache_sizes"(int64_t l2, int64_t last_level)
 
 
+cdef extern from "base/system.h" nogil:
+    cpdef int64_t memory_bytes "bn_memory_bytes"()
+    void bn_told_caches(int64_t *l2, int64_t *last_level)
+    c_bool bn_told_processor(char *name, size_t room)
+    c_bool bn_told_library(int number, char *path, size_t room)
+
+
 cdef extern from "threads/schedule.h" nogil:
     ctypedef struct bn_call_facts:
         int threads

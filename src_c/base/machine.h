@@ -1,4 +1,4 @@
-/* machine.h: CPUs, time and caches. They decide which thread works when, but never a result. */
+/* machine.h: CPUs and caches. They decide which thread works when, but never a result. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,10 +14,6 @@ int bn_cpus(void);                      /* that OpenMP may use */
  * copies what the runtime knows of them, but not the threads: it would wait for them forever. */
 bool bn_fork_limits(void);
 void bn_has_team(void); /* to be called before the first team exists */
-
-/* ---- time ---------------------------------------------------------------- */
-
-double bn_seconds(void); /* of a clock that nobody can set back */
 
 /* ---- caches, in bytes; Python asks the system ------------------------------- */
 
