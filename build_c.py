@@ -35,6 +35,7 @@ import tempfile
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -215,8 +216,12 @@ def openmp_candidates():
         yield OpenMP([*compiler, f"-I{prefix}/include"], linker)
 
 
-def find_openmp(compiler, flags=(), linker=None):
-    """OpenMP, as this compiler takes it, and this linker, if one is named. Without it, say so."""
+@cache
+def find_openmp(compiler, flags=(), linker=()):
+    """OpenMP, as this compiler takes it, and this linker, if one is named. Without it, say so.
+
+    All are commands, as tuples, because it is said once.
+    """
     wanted = os.environ.get("BN_EXT_OPENMP")
     if wanted not in (None, "0", "1"):
         raise SystemExit(f"BN_EXT_OPENMP: expected 0 or 1, got {wanted!r}")
@@ -238,7 +243,8 @@ def find_openmp(compiler, flags=(), linker=None):
             else:
                 return openmp
     if wanted:
-        raise SystemExit(f"BN_EXT_OPENMP=1, but {shlex.join(compiler)} has no OpenMP:\n{errors}")
+        command = shlex.join(compiler)
+        raise SystemExit(f"BN_EXT_OPENMP=1, but {command} has no OpenMP:\n{errors.strip()}")
     say(
         "the compiler has no OpenMP, so bn_ext will compute on one thread, with the same bits. "
         "docs/installation.md says how to get OpenMP"
@@ -444,8 +450,11 @@ def compile_units(built, out, compiler, flags, openmp, database=None):
     done, new, most = count(1), [unit for unit in built if is_new(unit)], jobs()
     if new:
         say(f"compiling {len(new)} files, {most} at once; all take one to five minutes on two CPUs")
-    with ThreadPoolExecutor(most) as pool:
-        list(pool.map(make, new))
+    try:
+        with ThreadPoolExecutor(most) as pool:
+            list(pool.map(make, new))
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"build_c.py: failed: {shlex.join(error.cmd)}") from None
     return [files_of(unit)[0] for unit in built]
 
 
@@ -458,14 +467,11 @@ def main():
     parser.add_argument("cc", help="the compiler: one word, or several in quotes")
     parser.add_argument("flags", nargs=argparse.REMAINDER, help="override the usual ones")
     args = parser.parse_args()
-    try:
-        built = list(units(args.source, args.machine))
-        with alone(args.out):
-            compiler = usable(shlex.split(args.cc))
-            openmp = find_openmp(compiler, args.flags)
-            objects = compile_units(built, args.out, compiler, args.flags, openmp, args.database)
-    except subprocess.CalledProcessError as error:
-        raise SystemExit(f"build_c.py: failed: {shlex.join(error.cmd)}") from None
+    built = list(units(args.source, args.machine))
+    with alone(args.out):
+        compiler = usable(shlex.split(args.cc))
+        openmp = find_openmp(tuple(compiler), tuple(args.flags))
+        objects = compile_units(built, args.out, compiler, args.flags, openmp, args.database)
     print(*objects, sep="\n")
 
 

@@ -69,7 +69,7 @@ class BuildExt(build_ext):
         compiler, linker = self.commands()
         # The user's CFLAGS are in both.
         compiler, linker = build_c.usable([*compiler, *HARDENED]), build_c.harmless(linker)
-        openmp = build_c.find_openmp(compiler, (), linker)
+        openmp = build_c.find_openmp(tuple(compiler), linker=tuple(linker))
         flags, made_in = ["-g0"] if STRIP else [], Path(self.build_temp)
         objects = build_c.compile_units([*units, unit], made_in, compiler, flags, openmp, database)
         flags = [*build_c.LINK, *openmp.linker, *ext.extra_link_args]

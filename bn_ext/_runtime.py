@@ -217,6 +217,8 @@ def _processor() -> str:
 
 def _threads_set_by(threads: int) -> str:
     """What sets the default number of threads to `threads`, in a few words."""
+    if not _core.has_openmp():
+        return "the build, which is without OpenMP"
     if _core.fork_limits():
         return "the fork of this process (a copied OpenMP pool would hang)"
     if threads == _core.cpus():
@@ -231,6 +233,8 @@ def _threads_set_by(threads: int) -> str:
 
 def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:
     """Show the version, instruction set, threads, caches and OpenMP libraries in use.
+
+    Without OpenMP (``openmp`` is false), each call takes one thread, and has the same bits.
 
     Parameters
     ----------
@@ -265,6 +269,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         "isa": get_isa(),
         "available_isas": available_isas(),
         "isa_forced": _FORCED_ISA is not None,
+        "openmp": _core.has_openmp(),
         "openmp_libraries": tuple(_openmp_libraries()),
         "default_threads": threads,
         "threads_set_by": _threads_set_by(threads),

@@ -4,11 +4,13 @@ import shutil
 import subprocess
 
 import pytest
-from needs import needs_cpus, needs_libgomp
+from needs import needs_cpus, needs_libgomp, needs_openmp
 from processes import run
 from tree import PROGRAMS, ROOT
 
 from bn_ext import _core
+
+pytestmark = needs_openmp
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import resource
 
 import numpy as np
 import pytest
-from needs import CPUS, needs_cpus, needs_libgomp
+from needs import CPUS, needs_cpus, needs_libgomp, needs_openmp
 from processes import strict
 
 import bn_ext
@@ -47,6 +47,7 @@ SET_BY = [
 ]
 
 
+@needs_openmp
 @needs_cpus
 @pytest.mark.parametrize(("before", "environment", "threads", "because"), SET_BY)
 def test_what_sets_the_number_of_threads(before, environment, threads, because):

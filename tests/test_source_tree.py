@@ -305,6 +305,70 @@ def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name)
         assert {"-O3", "-fno-fast-math"} <= {*from_build}
 
 
+#: A compiler and linker that has no OpenMP but where a folder has it, as Apple's clang.
+WITHOUT_OPENMP = """#!{sys.executable} -SE
+import os, subprocess, sys
+words, folder = sys.argv[1:], {folder!r}
+if "-fopenmp" in words and words[words.index("-fopenmp") - 1] != "-Xpreprocessor":
+    sys.exit("unsupported option '-fopenmp'")
+if "-fopenmp" in words and f"-I{{folder}}/include" not in words:
+    sys.exit("'omp.h' file not found")
+if "-lomp" in words and f"-L{{folder}}/lib" not in words:
+    sys.exit("library 'omp' not found")
+sys.exit(subprocess.call([{compiler!r}, *words]))
+"""
+
+
+@pytest.fixture
+def apples(sources):
+    """Sources of which the compiler has OpenMP in no place but the folder libomp."""
+    script = WITHOUT_OPENMP.format(
+        sys=sys, folder=str(sources.parent / "libomp"), compiler=str(sources.parent / "cc")
+    )
+    compiler = sources.parent / "apples_clang"
+    compiler.write_text(script)
+    compiler.chmod(0o755)
+    return sources, {"CC": str(compiler), "LDSHARED": f"{compiler} -shared"}
+
+
+@pytest.mark.parametrize(("asked", "told"), [(None, 1), ("0", 0)])
+def test_a_compiler_without_openmp(apples, asked, told):
+    """The build says so once, unless that is what was asked for; tests have kernels of their own,
+    which are linked later.
+    """
+    sources, compilers = apples
+    printed = build(sources, "--inplace", **compilers, BN_EXT_OPENMP=asked)
+    assert printed.count("the compiler has no OpenMP, so bn_ext will compute on one thread") == told
+    made = next((sources / "bn_ext").rglob("*.so")).read_text()
+    assert "threads/openmp.c" in made
+    assert "openmp" not in made.replace("openmp.", "")
+
+
+def test_openmp_that_must_be_there(apples):
+    sources, compilers = apples
+    for wanted, text in (
+        ("1", r"BN_EXT_OPENMP=1, but \S*apples_clang .* has no OpenMP:\n.*option '-fopenmp'\n"),
+        ("yes", "BN_EXT_OPENMP: expected 0 or 1, got 'yes'\n"),
+    ):
+        command = "setup.py", "build_ext", "--build-lib", "made"
+        done = python(*command, cwd=sources, **compilers, BN_EXT_OPENMP=wanted)
+        assert done.returncode == 1
+        assert re.fullmatch(text, done.stderr)
+
+
+def test_a_libomp_beside_apples_clang_is_used(apples, monkeypatch):
+    """Such as that of the conda environment whose Python builds."""
+    sources, compilers = apples
+    folder = sources.parent / "libomp"
+    monkeypatch.setenv("_PYTHON_HOST_PLATFORM", "macosx-11.0-arm64")
+    monkeypatch.setattr(sys, "base_prefix", str(folder))
+    build_c = load(ROOT / "build_c.py")
+    compiler, linker = ((word,) for word in compilers.values())
+    openmp = build_c.find_openmp(compiler, linker=tuple(shlex.split(*linker)))
+    assert openmp.compiler == ["-Xpreprocessor", "-fopenmp", f"-I{folder}/include"]
+    assert openmp.linker == [f"-L{folder}/lib", f"-Wl,-rpath,{folder}/lib", "-lomp"]
+
+
 @pytest.mark.skipif(not X86, reason="other machines have one level")
 def test_builds_at_once_get_what_they_ask_for(sources):
     asked = ["baseline", "baseline,v3"]

@@ -114,6 +114,7 @@ cdef extern from "arrays/gates.h" nogil:
 cdef extern from "base/machine.h" nogil:
     cpdef void set_threads_limit "bn_set_threads_limit"(int threads)
     cpdef int default_threads "bn_default_threads"()
+    cpdef c_bool has_openmp "bn_has_openmp"()
     cpdef int cpus "bn_cpus"()
     cpdef c_bool fork_limits "bn_fork_limits"()
     int64_t bn_l2_bytes()

@@ -1,9 +1,9 @@
 /* machine.c: forks, CPUs and caches. */
 #include "base/machine.h"
 
-#include <omp.h>
 #include <stdatomic.h>
 
+#include "base/openmp.h"
 #include "base/sizes.h"
 #include "base/system.h"
 
@@ -38,6 +38,10 @@ static atomic_int threads_limit;
 
 void bn_set_threads_limit(int threads) {
     atomic_store(&threads_limit, threads);
+}
+
+bool bn_has_openmp(void) {
+    return BN_HAS_OPENMP;
 }
 
 int bn_cpus(void) {

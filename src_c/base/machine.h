@@ -9,6 +9,7 @@
 int bn_most_threads(void);              /* that any num_threads may use now */
 int bn_default_threads(void);           /* that num_threads = 0 may use now */
 void bn_set_threads_limit(int threads); /* of default threads, besides OpenMP's own; 0: none */
+bool bn_has_openmp(void);               /* if not, each call has one thread */
 int bn_cpus(void);                      /* that OpenMP may use */
 /* Must we use one thread, because the process that forked us had a team of OpenMP's threads? A fork
  * copies what the runtime knows of them, but not the threads: it would wait for them forever. */

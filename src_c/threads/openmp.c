@@ -2,11 +2,11 @@
  * for threads that the system would not start. */
 #include "threads/team.h"
 
-#include <omp.h>
 #include <stdatomic.h>
 
 #include "base/fp_mode.h"
 #include "base/machine.h"
+#include "base/openmp.h"
 #include "base/sizes.h"
 #include "base/system.h"
 #include "threads/relax.h"
@@ -91,7 +91,9 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
     int came = 0;
     double worked = 0;
     const double start = bn_seconds();
+#ifdef _OPENMP
 #pragma omp parallel num_threads(threads)
+#endif
     {
         const int me = omp_get_thread_num();
         if (me == 0 && grows)
