@@ -8,6 +8,7 @@ variables (CC, CFLAGS, LDFLAGS, ...); build_c.py lists its own.
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -54,6 +55,8 @@ class BuildExt(build_ext):
 
     def run(self):
         super().run()
+        for library in Path(self.build_lib, "bn_ext").glob("*.dll") if self.inplace else ():
+            self.copy_file(str(library), "bn_ext")
         if self.inplace:  # tests call kernels of the same objects; no wheel has this extension
             path = os.path.join("tests", self.get_ext_filename(kernels.name))
             self.link(*cythonize([kernels]), path, build_c.levels_alone(build_c.units(SOURCE)))
@@ -74,7 +77,13 @@ class BuildExt(build_ext):
         objects = build_c.compile_units([*units, unit], made_in, compiler, flags, openmp, database)
         flags = [*build_c.LINK, *openmp.linker, *ext.extra_link_args]
         if build_c.SYSTEM == "win":
-            subprocess.run([*linker, *objects, "-o", path, *flags], check=True)
+            # Not beside the package, because linkers leave more files beside what they make.
+            made = made_in / Path(path).name
+            subprocess.run([*linker, *objects, "-o", made, *flags], check=True)
+            self.mkpath(os.path.dirname(path))
+            self.copy_file(str(made), path)
+            if openmp.linker and ext.name == core.name:
+                self.copy_openmp(Path(shutil.which(compiler[0])).parent, os.path.dirname(path))
             return
         self.compiler.linker_so = linker
         self.compiler.force = True  # flags may have changed; linking takes a moment
@@ -85,6 +94,12 @@ class BuildExt(build_ext):
             extra_postargs=flags,
             build_temp=self.build_temp,
         )
+
+    def copy_openmp(self, clang, folder):
+        """Put the library beside the extension. Windows looks for it there, but not on PATH."""
+        for name in ("libomp.dll", "libiomp5md.dll"):  # LLVM's, Intel's
+            if (clang / name).exists():
+                self.copy_file(str(clang / name), folder)
 
     def commands(self):
         """The compiler and the linker. On Windows, both are clang: MSVC has no vector types, and
