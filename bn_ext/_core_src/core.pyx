@@ -164,7 +164,7 @@ def update_running(statistics, double count, running_mean, running_variance,
     keep(c, SRC, np_empty((0, statistics.shape[1])))
     convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)
     keep(c, SUMS, statistics)
-    c.problem.count = count
+    c.parts.count = count
     c.dry = count == 0
     run_call(c, None)
     set_count(tracked, batches, c.dry)

@@ -58,7 +58,7 @@ cdef int check_data(Call c) except -1:
 cdef int check_terms(Call c) except -1:
     """Refuse more elements than a state or a count can hold."""
     cdef int most = BN_LOG2_TERMS_OF_PART if c.exact else LOG2_COUNTED
-    if c.elements >> most and (c.exact or c.facts.reduces):
+    if c.elements >> most and (c.exact or c.entry.reduces):
         raise ValueError(
             f"src: expected fewer than 2**{most} elements per channel in a part"
             f"{' with exact=True' if c.exact else ''}, got {c.elements}"
@@ -127,7 +127,7 @@ cdef int check_running(Call c) except -1:
             check_vector(c, role, None)
             check_writable(c, role)
     if has(c, RUNNING_MEAN) and c.problem.correction == 1 and c.channels:
-        if (c.problem.count if has(c, SUMS) else c.elements) == 1:
+        if (c.parts.count if has(c, SUMS) else c.elements) == 1:
             raise ValueError(
                 f"{input_name(c, SRC)}: expected more than one element in each channel with "
                 "correction=1, got one; leave such a batch out, or normalize it with the running "
@@ -140,7 +140,7 @@ cdef object wrong_vector(Call c, int role):
     """The error for a vector of the wrong shape."""
     name, data = name_of(c, role), input_name(c, SRC)
     expected = f"{name}: expected shape ({c.channels},)"
-    if c.entry == RUNNING:  # there is no data to speak of
+    if c.function == RUNNING:  # there is no data to speak of
         return ValueError(f"{expected}, got {shape_of(&c.view[role])}")
     where = "the last axis" if c.channels_last else "axis 1"
     return ValueError(
@@ -175,7 +175,7 @@ cdef int check_workspace(Call c) except -1:
         raise ValueError(
             f"workspace: expected a contiguous array, got one with strides ({view.strides[0]},)"
         )
-    if c.facts.is_forward:
+    if c.entry.is_forward:
         return check_writable(c, WORKSPACE)
     if not bn_read_axes(axes_in_workspace(c), &c.view[SRC], c.channel_axis, &c.axes):
         raise ValueError(
@@ -213,13 +213,13 @@ cdef int check_sums(Call c) except -1:
             f"sums: expected sums about this mean, {float(own_mean[channel])!r} in channel {channel}, "
             f"got sums about {float(mean[channel])!r}"
         )
-    c.problem.count = count
+    c.parts.count = count
     if has(c, STATE):
-        pin_new(c, SUMS, rounded_state(c, &c.problem.count))
-    if not c.is_empty and c.problem.count < c.elements:
+        pin_new(c, SUMS, rounded_state(c, &c.parts.count))
+    if not c.is_empty and c.parts.count < c.elements:
         raise ValueError(
             f"sums: expected at least {c.elements} elements per channel, as many as this part has, "
-            f"got {int(c.problem.count)}"
+            f"got {int(c.parts.count)}"
         )
     return 0
 

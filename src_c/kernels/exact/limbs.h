@@ -46,16 +46,17 @@ typedef struct {
 } bn_terms;
 
 /* Sums as limbs (state.h): an array (limbs and flags, BN_SUMS, columns) whose rows lie `pitch`
- * limbs apart. Only rows `first` to `end` - 1 are set, and flags only if `flagged`. */
+ * limbs apart. Only rows `lowest_touched` to `end_touched` - 1 are set, and flags only if
+ * `flagged`. */
 typedef struct {
     int64_t *limb;
     int64_t columns, pitch;
     int limbs, lowest; /* the format's */
-    int first, end;
+    int lowest_touched, end_touched;
     bool flagged;
-    bool by_runs;  /* does a column take all lanes? else each lane has a column */
-    bool squares;  /* does the second sum add squares of the first one's terms? */
-    int64_t terms; /* the most that joined a column since limbs were carried */
+    bool one_column; /* does it take all lanes? else each lane has a column */
+    bool squares;    /* does the second sum add squares of the first one's terms? */
+    int64_t terms;   /* the most that joined a column since limbs were carried */
 } bn_accumulator;
 
 /* What exact sums need of an arithmetic type, for any formula. */

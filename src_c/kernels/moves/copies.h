@@ -1,5 +1,5 @@
 /* copies.h: copies of two axes, for each size of elements. arrays/copies.c cuts arrays into these;
- * kernels/copies.inc has the code. */
+ * kernels/moves/copies.inc has the code. */
 #pragma once
 
 #include <stddef.h>

@@ -1,4 +1,10 @@
-/* number.inc: what both arithmetic types have in common: loads, and magnitudes of terms. */
+/* number.h: what both arithmetic types have in common: loads, and magnitudes of terms. A dtype's
+ * file includes its arithmetic type's before; an editor that opens this one alone sees floats. */
+#pragma once
+
+#ifndef ARITHMETIC
+#include "kernels/registers/number_f32.h"
+#endif
 
 enum { LANES = VEC_BYTES / sizeof(num) }; /* numbers in a register */
 

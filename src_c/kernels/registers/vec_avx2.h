@@ -5,7 +5,7 @@
 #include <immintrin.h>
 
 #define VEC_BYTES 32
-#include "kernels/vec_types.h"
+#include "kernels/registers/vec_types.h"
 
 #define OWN_LOAD_BYTES
 /* Loads whole words, then a half word, if one is left. A load with a mask costs about nine cycles

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/kernels.h"
-#include "kernels/vec.h"
+#include "kernels/registers/vec.h"
 
 #define ARITHMETIC f64
 typedef double num;
@@ -33,7 +33,7 @@ INLINE void sum_regs_store(double *sum, double *compensation, sum_regs w) {
     *(f64v_any *)compensation = w.v[1];
 }
 
-/* ---- sums without rounding: kernels/exact.inc ---------------------------------- */
+/* ---- sums without rounding: kernels/exact/exact.inc ---------------------------------- */
 
 enum {
     NUMBER_BITS = 53,
@@ -46,5 +46,3 @@ INLINE f64v doubles_of(vec v, int h) {
     (void)h;
     return v;
 }
-
-#include "kernels/number.inc"

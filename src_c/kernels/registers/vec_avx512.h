@@ -4,7 +4,7 @@
 #include <immintrin.h>
 
 #define VEC_BYTES 64
-#include "kernels/vec_types.h"
+#include "kernels/registers/vec_types.h"
 
 #define OWN_LOAD_BYTES
 INLINE u32v load_bytes(const char *p, int64_t n) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/kernels.h"
-#include "kernels/vec.h"
+#include "kernels/registers/vec.h"
 
 #define ARITHMETIC f32
 typedef float num;
@@ -34,7 +34,7 @@ INLINE void sum_regs_store(double *sum, double *compensation, sum_regs w) {
     ((f64v_any *)sum)[1] = w.v[1];
 }
 
-/* ---- sums without rounding: kernels/exact.inc ---------------------------------- */
+/* ---- sums without rounding: kernels/exact/exact.inc ---------------------------------- */
 
 enum {
     NUMBER_BITS = 24,
@@ -46,5 +46,3 @@ enum {
 INLINE f64v doubles_of(vec v, int h) {
     return h ? widen_high(v) : widen_low(v);
 }
-
-#include "kernels/number.inc"

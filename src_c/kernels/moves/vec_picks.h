@@ -4,7 +4,11 @@
  * bytes may have one for each of its words (NUMBERED_WORDS). */
 #pragma once
 
-#include "kernels/vec.h"
+#include "kernels/registers/vec.h"
+
+typedef uint16_t word_2;
+typedef uint32_t word_4;
+typedef uint64_t word_8;
 
 #if defined(__AVX512F__)
 enum { PICKED_2 = 64, PICKED_4 = 64, PICKED_8 = 64 };

@@ -27,15 +27,15 @@
 #pragma once
 
 #if defined(__AVX512F__)
-#include "kernels/vec_avx512.h"
+#include "kernels/registers/vec_avx512.h"
 #elif defined(__AVX2__)
-#include "kernels/vec_avx2.h"
+#include "kernels/registers/vec_avx2.h"
 #elif defined(__x86_64__)
-#include "kernels/vec_sse2.h"
+#include "kernels/registers/vec_sse2.h"
 #else
-#include "kernels/vec_neon.h"
+#include "kernels/registers/vec_neon.h"
 #endif
-#include "kernels/vec_portable.h"
+#include "kernels/registers/vec_portable.h"
 
 enum { DOUBLES = VEC_BYTES / sizeof(double) }; /* in a register */
 

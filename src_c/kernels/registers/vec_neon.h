@@ -4,7 +4,7 @@
 #include <arm_neon.h>
 
 #define VEC_BYTES 16
-#include "kernels/vec_types.h"
+#include "kernels/registers/vec_types.h"
 
 INLINE bool f32_any_nan(f32v a, f32v b) {
     return vminvq_u32((uint32x4_t)((a == a) & (b == b))) == 0;

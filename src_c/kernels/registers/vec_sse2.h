@@ -4,7 +4,7 @@
 #include <immintrin.h>
 
 #define VEC_BYTES 16
-#include "kernels/vec_types.h"
+#include "kernels/registers/vec_types.h"
 
 #define OWN_NONTEMPORAL
 INLINE void store_nontemporal(char *p, u32v v) {
