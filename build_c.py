@@ -183,7 +183,9 @@ def units(source=SOURCE, machine=MACHINE):
 
 def levels_alone(built):
     """The units that are compiled once per level, and the one that chooses among them."""
-    return [unit for unit in built if unit.name == "call-dispatch" or "-DBN_LEVEL=" in unit.flags[-1]]
+    return [
+        unit for unit in built if unit.name == "call-dispatch" or "-DBN_LEVEL=" in unit.flags[-1]
+    ]
 
 
 def cython_unit(name, path, include_dirs):

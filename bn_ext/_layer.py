@@ -21,7 +21,7 @@ import numpy as np
 
 import bn_ext._core as _core
 from bn_ext._derivatives import workspace_size
-from bn_ext._sums import GradientSums, Statistics, total_of
+from bn_ext._sums import GradientSums, Statistics, as_sums
 from bn_ext._typing import Array, DataFormat, DTypeLike, Flag, NDArray
 
 #: Vectors of more would have more bytes than can be counted.
@@ -467,7 +467,7 @@ class BatchNorm:
             "is_training": saved.from_batch,
             "param_grads": param_grads,
             "exact": self._exact,
-            "total": self._total_gradient(saved, arrays, gate, param_grads),
+            "sums": self._total_gradient(saved, arrays, gate, param_grads),
             "diff_src_1": gated,
             **gate,
         }
@@ -519,7 +519,7 @@ class BatchNorm:
                 "allreduce: expected the same parts in both passes, with forward's "
                 f"{saved.elements} elements per channel, got {elements} in backward"
             )
-        return total_of(total)
+        return as_sums(total)
 
     def _written(self) -> tuple[Any, Any]:
         """diff_gamma and diff_beta, which are written in place, as an optimizer writes gamma and

@@ -115,14 +115,14 @@ cdef int convert_running(Call c, object mean, object variance, object factor,
     return convert_output(c, RUNNING_VARIANCE, variance)
 
 
-cdef int convert_total(Call c, object total) except -1:
+cdef int convert_sums(Call c, object sums) except -1:
     """Take the sums of all parts."""
-    if total is None:
+    if sums is None:
         return 0
-    c.total = total
+    c.sums = sums
     c.exact = False  # nothing is summed
-    sums = total[0]
-    return keep(c, STATE if sums.dtype == INT64 else SUMS, as_dense(sums))
+    array = sums[0]
+    return keep(c, STATE if array.dtype == INT64 else SUMS, as_dense(array))
 
 
 cdef tuple convert_out(Call c, object out):

@@ -27,7 +27,7 @@ cdef class Call:
 
     # Set by core.pyx and arguments.pxi, from arguments. What follows them only reads these.
     cdef Words words                # or None
-    cdef tuple total                # what is known of the sums of all parts, or None
+    cdef tuple sums                 # those of all parts, and what is known of them; or None
     cdef int format                 # see as_format
     cdef int n_outputs              # includes diff_src_1 if it is wanted
     cdef bint vectors_wanted        # are diff_gamma and diff_beta written?

@@ -100,9 +100,9 @@ def inference(src, mean, variance, gamma=None, beta=None, epsilon=None, data_for
 
 def backward(src, diff_dst, mean, variance, gamma=None, epsilon=None, data_format=None,
              is_training=True, param_grads=True, out=None, num_threads=None, relu=False, beta=None,
-             dst=None, workspace=None, diff_src_1=False, exact=False, total=None, words=None,
+             dst=None, workspace=None, diff_src_1=False, exact=False, sums=None, words=None,
              dry=False):
-    """`total`: the sums of all parts as an array, their number of elements per channel, the dtype
+    """`sums`: those of all parts as an array, their number of elements per channel, the dtype
     of the data, and the mean."""
     cdef Call c = new_call(BACKWARD)
     c.exact = as_flag(exact, "exact")
@@ -111,7 +111,7 @@ def backward(src, diff_dst, mean, variance, gamma=None, epsilon=None, data_forma
     convert_options(c, data_format, num_threads, words, dry)
     convert_gate(c, relu, beta, dst, workspace, diff_src_1)
     convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
-    convert_total(c, total)
+    convert_sums(c, sums)
     return run_call(c, out)
 
 

@@ -190,21 +190,21 @@ cdef int check_sums(Call c) except -1:
     """Check the sums of all parts: they must be of this dtype and about this mean, and include this
     part."""
     cdef int role = STATE if has(c, STATE) else SUMS
-    if c.total is None:
+    if c.sums is None:
         return 0
-    sums, count, dtype, mean = c.total
+    array, count, dtype, mean = c.sums
     if dtype != DTYPES[c.dtype]:
         raise ValueError(
             f"sums: expected sums of {DTYPES[c.dtype]} data, like {input_name(c, SRC)}, got "
             f"sums of {dtype} data"
         )
-    if sums.shape[-1] != c.channels:
-        raise ValueError(f"sums: expected {c.channels} channels, got {sums.shape[-1]}")
+    if array.shape[-1] != c.channels:
+        raise ValueError(f"sums: expected {c.channels} channels, got {array.shape[-1]}")
     sums_dtype = INT64 if role == STATE else FLOAT64
-    if not fits(c, role) or c.view[role].itemsize != sizeof(double) or sums.dtype != sums_dtype:
+    if not fits(c, role) or c.view[role].itemsize != sizeof(double) or array.dtype != sums_dtype:
         raise ValueError(
             f"sums: expected an array of {sums_dtype} of shape {expected_shape(c, role)}, got "
-            f"{sums.dtype} of shape {shape_of(&c.view[role])}"
+            f"{array.dtype} of shape {shape_of(&c.view[role])}"
         )
     own_mean = doubles_of(c, MEAN)
     channel = first_different(own_mean, mean)

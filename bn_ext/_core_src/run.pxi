@@ -111,7 +111,7 @@ cdef bint is_brief(Call c) noexcept:
     )
 
 
-cdef bn_status enter(Call c) noexcept nogil:
+cdef bn_status run_entry(Call c) noexcept nogil:
     """Enter the C code by the door that fits: for sums, from sums, or for all in one call."""
     cdef const bn_problem *p = &c.problem
     if c.entry.reduces:
@@ -133,7 +133,7 @@ cdef bn_status compute(Call c) noexcept nogil:
     if opens:
         status = bn_open_gate(p)
     if status == BN_OK:
-        status = enter(c)
+        status = run_entry(c)
         if opens:
             bn_close_gate(p)
     if status != BN_OK:
