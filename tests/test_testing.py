@@ -21,13 +21,13 @@ from tree import ROOT
 sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
 
 import bn_ext
-from benchmarks.practices import DOUBLE_BACKWARD, kernel_with
 from bn_ext._cli import child
 from bn_ext._cli.reference import imported
 from bn_ext._cli.usage import UsageError
 from bn_ext.testing import Report, check_backward, check_double_backward, check_forward
 from bn_ext.testing._cases import ARITHMETICS, RECIPES, Kind, standard_cases
 from bn_ext.testing._report import run
+from survey.practices import DOUBLE_BACKWARD, kernel_with
 
 pytestmark = [pytest.mark.fast, pytest.mark.any_level, needs_long_double]
 

@@ -1,13 +1,12 @@
 """Who passes the standard cases of bn_ext.testing, in float32: docs/who_passes.md, and its picture.
 
-The packages of benchmarks/adapters that are installed here are called, each operation in a process
-of its own; their rows replace those in docs/who_passes.csv, of which page and picture are made. So
+The packages of adapters/ that are installed here are called, each operation in a process of its
+own; their rows replace those in results/who_passes.csv, of which page and picture are made. So
 every package can have an environment of its own, in which it is measured alone. There, programs of
-examples/findings are run, too, which show a mistake without bn_ext; what they print stands beside
-them.
+findings/ are run, too, which show a mistake without bn_ext; what they print stands beside them.
 
-    python -m benchmarks.conformance paddle
-    python -m benchmarks.conformance              makes page and picture
+    python -m survey packages paddle
+    python -m survey page
 """
 
 import csv
@@ -27,15 +26,17 @@ from pkgutil import iter_modules
 from typing import NamedTuple
 
 import bn_ext
+from benchmarks import pages
 from bn_ext._cli import child
 from bn_ext._cli.reference import imported
 from bn_ext.testing._cases import Kind, standard_cases
 
-from . import adapters, pages
+from . import adapters
 
-CSV = pages.ROOT / "docs" / "who_passes.csv"
+HERE = pages.ROOT / "survey"
+CSV, PICTURE = (HERE / "results" / f"who_passes.{kind}" for kind in ("csv", "svg"))
 PAGE = "docs/who_passes.md"
-FINDINGS = pages.ROOT / "examples" / "findings"
+FINDINGS = HERE / "findings"
 Row = namedtuple(
     "Row",
     "module operation verdict arithmetic cases case result where element got expected share reason",
@@ -53,7 +54,7 @@ class Cause(NamedTuple):
     text: str
     #: The package decided so, where nobody says what is right.
     own_rule: bool = False
-    #: examples/findings/MODULE_PROGRAM.py show it.
+    #: survey/findings/MODULE_PROGRAM.py show it.
     program: str = ""
     #: Where the public knows of it, or of what is alike.
     known: str = ""
@@ -96,14 +97,19 @@ CAUSES = [
 # ---- measured ------------------------------------------------------------------------
 
 
+def modules():
+    """The adapters of packages, which have a NAME; others are what several have in common."""
+    names = [module.name for module in iter_modules(adapters.__path__)]
+    texts = {name: (HERE / "adapters" / f"{name}.py").read_text() for name in names}
+    return [name for name, text in texts.items() if re.search("^NAME, ", text, re.MULTILINE)]
+
+
 def facts(module):
-    """What an adapter says of its package; None if that is not installed here."""
+    """What an adapter says of its package; a text that says why if it cannot be imported."""
     try:
         adapter = import_module(f"{adapters.__name__}.{module}")
-    except ImportError:
-        return None
-    if not hasattr(adapter, "NAME"):
-        return None  # what several have in common
+    except ImportError as error:
+        return str(error)
     return {
         "name": adapter.NAME, "layout": adapter.LAYOUT, "own": adapter.OWN,
         "date": str(date.today()), "operations": [op for op in OPERATIONS if hasattr(adapter, op)],
@@ -169,8 +175,8 @@ def measure(modules):
         # A process of its own: packages do not bear each other.
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
             about = process.submit(facts, module).result()
-        if about is None:
-            print(f"{module}: not installed", flush=True)
+        if isinstance(about, str):
+            print(f"{module}: not called: {about}", flush=True)
             continue
         measured = []
         for operation in about["operations"]:
@@ -262,8 +268,7 @@ def mistakes(packages, rows):
         text = f"### {cause.text[0].upper()}{cause.text[1:]}\n\n"
         text += "".join(f"- {line}\n" for line in lines)
         for program in sorted(FINDINGS.glob(f"*_{cause.program}.py")):
-            path = f"../{program.relative_to(pages.ROOT)}"
-            text += f"\n[{program.name}]({path}):\n\n"
+            text += f"\n[{program.name}](../survey/findings/{program.name}):\n\n"
             text += f"```text\n{program.with_suffix('.txt').read_text()}```\n"
         parts.append(text + f"\n{textwrap.fill(cause.known, 120)}\n" * bool(cause.known))
     return "\n".join(parts)
@@ -360,16 +365,4 @@ def write():
     packages, rows = load()
     for mark, text in PARTS.items():
         pages.put(mark, PAGE, text(packages, rows))
-    draw(packages, rows, pages.ROOT / "docs" / "who_passes.svg")
-
-
-def report(options):
-    """Call all packages that are installed here; update the page."""
-    measure(module.name for module in iter_modules(adapters.__path__))
-    write()
-
-
-if __name__ == "__main__":
-    measure(sys.argv[1:])
-    if not sys.argv[1:]:
-        write()
+    draw(packages, rows, PICTURE)

@@ -1,6 +1,6 @@
 """Batch normalization of other packages, as functions that `bn_ext.testing` calls.
 
-    bn-ext check benchmarks.adapters.paddle:backward --op backward --layout NCX
+    bn-ext check survey.adapters.paddle:backward --op backward --layout NCX
 
 A module is a package, or several that are alike; it is imported where that is installed. It has
 NAME, the package's name; PACKAGES, of whom PyPI has the version; LAYOUT, its own; and the functions

@@ -1,4 +1,4 @@
-"""Errors of the gradient on hostile data, next to peers: docs/accuracy.csv, docs/accuracy.png.
+"""Errors of the gradient on hostile data, next to NumPy's and torch's: results/accuracy.csv, .png.
 
 The bounds are those of docs/numerics.md, from tests/shared/bounds.py.
 """
@@ -12,16 +12,17 @@ from datetime import date
 import numpy as np
 
 import bn_ext
+from benchmarks import pages
 from bn_ext._bench import PEERS, Case, Problem
 from bn_ext.testing import _formulas as reference
 from bn_ext.testing._limits import unit
-
-from . import pages
 
 sys.path.append(str(pages.ROOT / "tests" / "shared"))
 
 import bounds
 
+RESULTS = pages.ROOT / "survey" / "results"
+CSV = RESULTS / "accuracy.csv"
 DTYPES = ("float32", "bfloat16")
 SHAPES = ((16, 64, 16, 16), (16, 2, 256, 256))
 
@@ -103,8 +104,8 @@ def measured():
 
 
 def draw(path):
-    """Draw errors of the gradient as multiples of their bounds, from docs/accuracy.csv."""
-    with (pages.ROOT / "docs" / "accuracy.csv").open(newline="", encoding="utf-8") as file:
+    """Draw errors of the gradient as multiples of their bounds, from their file."""
+    with CSV.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(list(file)[1:]))
     kinds = [kind for kind, _, _ in KINDS]
     colors = {"torch": "#c9772b", "numpy": "#8a9bab", "bn_ext": "#1f6fb2"}
@@ -124,8 +125,9 @@ def draw(path):
             panel.plot([], [], mark, color=pages.GREY, label=f"{dtype}, M = {m}")
         panel.axvline(1, color=pages.GREY, linewidth=1)
         panel.text(1.2, len(kinds) - 0.6, "the bound", color=pages.GREY, fontsize=9)
-        for place, kind in enumerate(kinds):
-            panel.text(1.2e4, place - 0.38, kind, color=pages.GREY, fontsize=9, ha="right")
+        words = {"color": pages.GREY, "fontsize": 9, "ha": "right"}
+        for place, kind in enumerate(kinds):  # at the right edge, wherever the errors end
+            panel.text(0.99, place - 0.38, kind, transform=panel.get_yaxis_transform(), **words)
         panel.set(xscale="log", yticks=[], ylim=(len(kinds) - 0.5, -0.8))
         panel.set_xlabel("largest error of the gradient / its bound")
         figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
@@ -154,8 +156,9 @@ def draw_rows(path):
         panel.legend(fontsize=9, frameon=False)
 
 
-def report(options):
+def report():
+    """Write the file, and draw both pictures."""
     run = f"{date.today()}, {pages.versions(['torch'])}"
-    pages.write_rows("accuracy", run, ["dtype", "M", "data", *PEERS], list(measured()))
-    draw(pages.ROOT / "docs" / "accuracy.png")
-    draw_rows(pages.ROOT / "docs" / "howto" / "rows.png")
+    pages.write_rows(CSV, run, ["dtype", "M", "data", *PEERS], list(measured()))
+    draw(RESULTS / "accuracy.png")
+    draw_rows(RESULTS / "rows.png")

@@ -6,7 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from ..compiled import LAYOUTS, onednn, pointers
+from benchmarks.compiled import LAYOUTS, onednn, pointers
+
 from . import demand
 
 NAME, PACKAGES, LAYOUT, OWN = "oneDNN", ["oneDNN"], "NXC", ()

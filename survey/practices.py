@@ -1,6 +1,6 @@
 """How many planted mistakes the practices of testing find, and whether they pass right kernels.
 
-    python -m benchmarks --report practices
+    python -m survey practices
 
 Mistakes are of the kinds that people report in public; each is a change of a right kernel's text.
 torch's, ONNX's and Hypothesis's own checks are run, where these are installed; KernelBench's and
@@ -12,6 +12,7 @@ from functools import cache, partial
 
 import numpy as np
 
+from benchmarks import pages
 from bn_ext.testing import (
     _formulas as formulas,
     check_backward,
@@ -19,8 +20,7 @@ from bn_ext.testing import (
     check_forward,
 )
 
-from . import pages
-
+RESULTS = pages.ROOT / "survey" / "results"
 HEAD = """
 def kernel(src, {arguments}, epsilon):
     axes, rows, C = tuple(range(src.ndim - 1)), src[..., 0].size, src.shape[-1]
@@ -559,7 +559,7 @@ def draw(path, lines):
         panel.set_title(f"calls wrong,\nof {styles} right", loc="left", size=8)
 
 
-def report(options):
+def report():
     """Write table and picture; name what the judge misses, or calls wrong."""
     lines, missed = [], []
     for name, practice in PRACTICES.items():
@@ -579,9 +579,9 @@ def report(options):
     of_each = [f"{name}, of {len(MISTAKES[op])}" for name, op in zip(NAMES, KERNELS, strict=True)]
     heading = ["practice", *of_each, f"finds, of {total}", f"calls wrong, of {styles} right"]
     run = pages.run(["torch", "onnx", "hypothesis"])
-    pages.write_rows("practices", run, heading, lines)
+    pages.write_rows(RESULTS / "practices.csv", run, heading, lines)
     table = pages.markdown([heading[0], *heading[-2:]], [[a[0], *a[-2:]] for a in lines])
     text = f"{pages.short(run)}. bn_ext.testing misses {', '.join(missed) or 'none'}."
     text = textwrap.fill(text, 120, break_on_hyphens=False)
     pages.put("practices", "docs/howto/reference_for_kernels.md", f"{table}\n\n{text}\n")
-    draw(pages.ROOT / "docs" / "howto" / "practices.svg", lines)
+    draw(RESULTS / "practices.svg", lines)
