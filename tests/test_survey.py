@@ -93,6 +93,14 @@ def test_a_package_is_called_anew(capsys, elsewhere):
     assert (conformance.FINDINGS / "numpy_formula_new.txt").read_text() == "1\n"
 
 
+def test_what_a_package_needs_besides_is_named(monkeypatch):
+    """Without it, the command would count every case as refused."""
+    monkeypatch.setenv("DEV", "CPU")
+    monkeypatch.setenv("PATH", "")
+    need = "tinygrad compiles with clang, which is not on PATH; DEV=PYTHON needs none"
+    assert conformance.facts("tinygrad") == need
+
+
 def test_the_page_is_made_of_the_results(elsewhere):
     pytest.importorskip("matplotlib")
     page = elsewhere / conformance.PAGE

@@ -1,5 +1,10 @@
 """tinygrad's layer; gradients are the automatic ones."""
 
+import os
+import shutil
+
+if os.environ.setdefault("DEV", "CPU") == "CPU" and not shutil.which("clang"):
+    raise ImportError("tinygrad compiles with clang, which is not on PATH; DEV=PYTHON needs none")
 from tinygrad import Tensor, nn
 
 from . import demand

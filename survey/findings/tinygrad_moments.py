@@ -1,7 +1,9 @@
 """tinygrad: the gradient of a gradient of BatchNorm."""
 
+import os
 from importlib.metadata import version
 
+os.environ.setdefault("DEV", "PYTHON")  # needs no compiler; DEV=CPU needs clang
 import numpy as np
 from tinygrad import Tensor, nn
 
