@@ -232,7 +232,8 @@ def test_every_change_of_a_kernel_makes_another_that_runs():
         assert len({*map(str, changes)}) == len(changes)
         arrays, wanted = practices.problem(operation, (6, 5), np.random.Generator.random, 1, 1e-5)
         for each in changes:
-            results = practices.called(operation, practices.kernel_with(text, each), arrays, 1e-5)
+            kernel = practices.kernel_with(text, each)
+            results = practices.call_kernel(operation, kernel, arrays, 1e-5)
             assert [a.shape for a in results] == [a.shape for a in wanted[: len(results)]]
 
 
