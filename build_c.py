@@ -266,17 +266,21 @@ def units(source=SOURCE, machine=MACHINE):
     common = [*FLAGS, *NO_WRAP, *warnings(), f"-I{source}"]
     table = "-DBN_LEVELS(X)=" + " ".join(f"X({level})" for level in built)
     for path in sorted(Path(source).rglob("*.c")):
-        if folder_flags := PER_LEVEL.get(path.parent.name):
+        folders = path.relative_to(source).with_suffix("").parts
+        name = "-".join(folders)
+        if folder_flags := PER_LEVEL.get(folders[0]):
             for level, flags in built.items():
-                name = f"{path.stem}-{level}"
-                yield Unit(name, path, [*common, *folder_flags, *flags, f"-DBN_LEVEL={level}"])
+                own = [*common, *folder_flags, *flags, f"-DBN_LEVEL={level}"]
+                yield Unit(f"{name}-{level}", path, own)
         else:
-            yield Unit(path.stem, path, [*common, *SERIAL, "-fopenmp", table])
+            yield Unit(name, path, [*common, *SERIAL, "-fopenmp", table])
 
 
 def levels_alone(built):
     """The units that are compiled once per level, and the one that chooses among them."""
-    return [unit for unit in built if unit.name == "dispatch" or "-DBN_LEVEL=" in unit.flags[-1]]
+    return [
+        unit for unit in built if unit.name == "call-dispatch" or "-DBN_LEVEL=" in unit.flags[-1]
+    ]
 
 
 def cython_unit(name, path, include_dirs):
@@ -368,34 +372,12 @@ def jobs():
     return int(number or cpus())
 
 
-def ahead_of(part, path, source):
-    """The lines of a file, and of those that it includes, before `part` is; None if it is not."""
-    lines = []
-    for line in path.read_text().splitlines():
-        if include := re.fullmatch(r'#include "(\S+)".*', line):
-            if include[1] == part:
-                return lines
-            deeper = ahead_of(part, source / include[1], source)
-            if deeper is not None:
-                return lines + deeper
-        lines.append(line)
-    return None
-
-
-def parts_of_kernels(built, out):
-    """For editors, as units: each .inc file, behind what a file that includes it has before it."""
-    kernels = [unit for unit in built if unit.path.parent.name == "kernels"]
-    kernels = [unit for unit in kernels if unit.name.endswith("-baseline")]
-    kernels.sort(key=lambda unit: unit.name != "f32-baseline")
-    source = kernels[0].path.parents[1]
-    for path in sorted(source.rglob("*.inc")):
-        ahead, part = out / f"ahead_of_{path.stem}.h", path.relative_to(source).as_posix()
-        before = ((unit, ahead_of(part, unit.path, source)) for unit in kernels)
-        kernel, lines = next((unit, lines) for unit, lines in before if lines is not None)
-        ahead.write_text("\n".join(lines) + "\n")
+def parts_of_kernels(built):
+    """For editors, as units: the .inc files, each of which includes what it needs."""
+    kernel = next(unit for unit in built if unit.name.startswith("kernels-f32-"))
+    for path in sorted(kernel.path.parent.rglob("*.inc")):
         # What a part defines is used in others.
-        flags = ["-Wno-unused", "-xc", "-include", str(ahead)]
-        yield Unit(path.stem, path, [*kernel.flags, *flags])
+        yield Unit(path.stem, path, [*kernel.flags, "-Wno-unused", "-xc-header"])
 
 
 def compile_units(built, out, compiler, flags, openmp, database=None):
@@ -444,7 +426,7 @@ def compile_units(built, out, compiler, flags, openmp, database=None):
     if database:
         entries = [
             {"directory": os.getcwd(), "file": str(unit.path), "arguments": command_of(unit)}
-            for unit in (*built, *parts_of_kernels(built, out))
+            for unit in (*built, *parts_of_kernels(built))
         ]
         database.write_text(json.dumps(entries, indent=1) + "\n")
     done, new, most = count(1), [unit for unit in built if is_new(unit)], jobs()

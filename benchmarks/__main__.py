@@ -1,21 +1,18 @@
-"""Times next to the memory floor and more peers, and the other measurements of the docs.
+"""What calls cost: times next to the memory floor and more peers; memory.
 
     python -m benchmarks                                   rows of the sets, as `bn-ext bench` does
     python -m benchmarks --sets mlp odd --behind nothing pass product --peers floor torch
     python -m benchmarks --write                           writes them to docs/figures.csv
     python -m benchmarks --report figures                  from these: docs/figures.md, README
-    python -m benchmarks --report accuracy                 errors, also of peers: docs/numerics.md
     python -m benchmarks --report exact                    cost of exact sums: docs/exact.md
-    python -m benchmarks --report conformance              who passes: docs/who_passes.md
     python -m benchmarks --report memory                   of training steps: docs/howto
     python -m benchmarks --report numpy_networks           steps of training: docs/figures.md
-    python -m benchmarks --report practices                who finds how many mistakes: docs/howto
 
 Timing and table are those of `bn-ext bench`, but each package runs in a process of its own; these
 take turns. The floor is a loop that reads and writes what the operation must, and nothing else, on
 one thread or on all, whichever is faster. With BN_EXT_ISA=v3, torch, oneDNN and JAX are also
 limited to AVX2; NumPy and TensorFlow are not. oneDNN is PyPI's onednn-devel if that is installed in
-this environment, else the system's.
+this environment, else the system's. Whether results are right is another matter: python -m survey.
 """
 
 import argparse
@@ -41,7 +38,7 @@ LIKEWISE = {
         "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
     }
 }
-REPORTS = "accuracy", "conformance", "exact", "figures", "memory", "numpy_networks", "practices"
+REPORTS = "exact", "figures", "memory", "numpy_networks"
 
 
 def rows(options):

@@ -1,4 +1,4 @@
-"""What the reports share: the machine's description, tables and pictures in pages."""
+"""What reports share, also those of survey/: the machine in words, tables, pictures in pages."""
 
 import csv
 import platform
@@ -67,9 +67,9 @@ def put(name, page, text):
     print(text)
 
 
-def write_rows(name, run, heading, lines):
-    """Write rows to docs/NAME.csv."""
-    with open(ROOT / "docs" / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
+def write_rows(path, run, heading, lines):
+    """Write rows to a CSV file."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
         file.write(f"# {run}\n")
         csv.writer(file, lineterminator="\n").writerows([heading, *lines])
 
@@ -77,7 +77,7 @@ def write_rows(name, run, heading, lines):
 def put_rows(name, page, heading, lines):
     """Write rows of this machine to docs/NAME.csv, and put a table of them into a page."""
     measured_by = run([])
-    write_rows(name, measured_by, heading, lines)
+    write_rows(ROOT / "docs" / f"{name}.csv", measured_by, heading, lines)
     put(name, page, f"{short(measured_by)}:\n\n{markdown(heading, lines)}\n")
 
 

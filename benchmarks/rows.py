@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 
 from bn_ext import _core
-from bn_ext._bench import WORK, burst, in_turns, rest, row_of
+from bn_ext._bench import WORK, burst, in_turns, row_of, wait_until_idle
 from bn_ext._cli.bench import cases_of
 from bn_ext._cli.usage import UsageError
 
@@ -36,7 +36,7 @@ def burst_here():
     """In the process of a package: some calls, and the threads in a call to bn_ext."""
     _, call, before = HERE
     times = burst(call, before)
-    rest()
+    wait_until_idle()
     return times, _core.last_call()["threads"]
 
 

@@ -242,7 +242,7 @@ def burst(call: Call, before: Call) -> list[Times]:
     return times
 
 
-def rest() -> None:
+def wait_until_idle() -> None:
     """Wait until the process uses no CPU: before idle threads sleep, they spin for milliseconds,
     OpenBLAS's for 26, those of some OpenMP runtimes for 200.
     """
@@ -261,7 +261,7 @@ def in_turns(
     order, turns, end = deque(bursts), 0, time.perf_counter() + seconds
     while turns < TURNS or time.perf_counter() < end:
         for name in order:
-            rest()
+            wait_until_idle()
             times[name] += bursts[name]()
         order.rotate(1)
         turns += 1

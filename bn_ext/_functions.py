@@ -20,7 +20,7 @@ from bn_ext._results import (
     BatchNormGradients,
     BatchNormTraining,
 )
-from bn_ext._sums import GradientSums, total_of
+from bn_ext._sums import GradientSums, as_sums
 from bn_ext._typing import Array, Data, DataFormat, Flag, NDArray, Out, Scalar
 
 
@@ -347,7 +347,7 @@ def batch_norm_backward(  # type: ignore[no-untyped-def]  # types: see the overl
     return _core.backward(
         src, diff_dst, mean, variance, gamma, epsilon, data_format, is_training, param_grads, out,
         num_threads, relu, beta, dst, workspace, diff_src_1, exact,
-        None if sums is None else total_of(sums),
+        None if sums is None else as_sums(sums),
     )  # fmt: skip
 
 

@@ -412,7 +412,7 @@ class GradientSums(_Sums):
         return sums
 
 
-def total_of(sums: object) -> tuple[NDArray[Any], int, str, NDArray[np.float64]] | None:
+def as_sums(sums: object) -> tuple[NDArray[Any], int, str, NDArray[np.float64]] | None:
     """What `_core.backward` needs of the sums of all parts, if there are any."""
     if sums is None:
         return None

@@ -41,7 +41,7 @@ _Named = dict[str, Any]
 _TRACKING = "running_mean", "running_variance", "exponential_avg_factor", "correction"
 
 
-def _checked(check: Any, data: _Named, vectors: _Named, options: _Named) -> Any:
+def _check(check: Any, data: _Named, vectors: _Named, options: _Named) -> Any:
     """Raise what a dry run of `check` raises. Return the axis of the channels, data chunked like
     src, the vectors of each block of channels, and options.
     """
@@ -135,7 +135,7 @@ def batch_norm_training(
     running = running_mean, running_variance, exponential_avg_factor, correction
     check = partial(_core.training, **dict(zip(_TRACKING, running, strict=True)))
     options = {"epsilon": epsilon, "relu": relu, **shared}
-    axis, data, blocks, options = _checked(
+    axis, data, blocks, options = _check(
         check, {"src": src, "src_1": src_1}, {"gamma": gamma, "beta": beta}, options
     )
     totals = _blocks(Statistics, axis, {"src": src}, [{}] * len(blocks), shared)
@@ -175,7 +175,7 @@ def batch_norm_inference(
     options: _Named = {"epsilon": epsilon, "data_format": data_format, "relu": relu}
     options["num_threads"] = num_threads
     vectors = {"mean": mean, "variance": variance, "gamma": gamma, "beta": beta}
-    checked = _checked(_core.inference, {"src": src, "src_1": src_1}, vectors, options)
+    checked = _check(_core.inference, {"src": src, "src_1": src_1}, vectors, options)
     result: da.Array = _blocks(_functions.batch_norm_inference, *checked)
     return result
 
@@ -216,7 +216,7 @@ def batch_norm_backward(
     check = partial(_core.backward, is_training=is_training, param_grads=param_grads)
     data = {"src": src, "diff_dst": diff_dst, "dst": dst}
     vectors = {"mean": mean, "variance": variance, "gamma": gamma, "beta": beta}
-    axis, data, blocks, options = _checked(check, data, vectors, options)
+    axis, data, blocks, options = _check(check, data, vectors, options)
     if is_training or param_grads:
         totals = _blocks(GradientSums, axis, data, blocks, options)
         blocks = [{**block, "sums": total} for block, total in zip(blocks, totals, strict=True)]

@@ -185,7 +185,8 @@ def adapt(app, page, source):
     for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):  # of which the site has pages
         source[0] = source[0].replace(f"](../{name}", f"]({name.lower()}")
     if public:
-        source[0] = re.sub(r"\]\((\.\./)+examples/", f"]({sources}/examples/", source[0])
+        programs = r"\]\((?:\.\./)+(examples|survey/findings)/"
+        source[0] = re.sub(programs, rf"]({sources}/\1/", source[0])
     if page == "reference":
         source[0] = make_reference.linked(source[0])
 

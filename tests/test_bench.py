@@ -20,7 +20,7 @@ BRIEFLY = ["--seconds", "1e-9"]
 @pytest.fixture
 def short(monkeypatch):
     """For tests of what is shown: times do not matter."""
-    monkeypatch.setattr(_bench, "rest", lambda: None)
+    monkeypatch.setattr(_bench, "wait_until_idle", lambda: None)
     monkeypatch.setattr(_bench, "TURNS", 1)
     monkeypatch.setattr(bench, "BUSY", np.inf)
 
@@ -109,7 +109,7 @@ def test_what_stands_before_a_call():
 def test_bursts_take_turns_and_the_first_place_too(monkeypatch):
     monkeypatch.setattr(_bench, "TURNS", 2)
     order = []
-    monkeypatch.setattr(_bench, "rest", lambda: order.append("."))
+    monkeypatch.setattr(_bench, "wait_until_idle", lambda: order.append("."))
     bursts = {name: lambda name=name: [order.append(name)] for name in "abc"}
     _bench.in_turns(bursts, 0)
     assert "".join(order) == ".a.b.c.c.a.b"
@@ -127,7 +127,7 @@ def test_a_burst_begins_when_no_thread_spins(monkeypatch, spins, most):
 
     thread = threading.Thread(target=spin)
     thread.start()
-    _bench.rest()
+    _bench.wait_until_idle()
     waited = time.perf_counter() >= end
     stop.set()
     thread.join()

@@ -1,7 +1,5 @@
 """Rows of python -m benchmarks: packages in processes of their own, views, more operations."""
 
-import ast
-import csv
 import json
 import math
 import os
@@ -24,10 +22,8 @@ sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
 from benchmarks import (
     __main__ as command,
     compare,
-    conformance,
     pages,
     peers,
-    practices,
     problems,
     rows,
     views,
@@ -102,21 +98,6 @@ def test_every_row_is_a_case():
     assert len({*cases}) == len(cases)
     kinds = [(c.op, c.threads, c.behind, c.dtype, c.layout) for c in cases]
     assert sorted(kinds, key=kinds.index) == kinds
-
-
-def test_a_square_is_the_worst_of_its_cases():
-    """Of each operation of a package; what a package decides is no mistake."""
-    verdicts = {"right": "two axes", "raised": "two axes", "crashed": "a new name"}
-    verdicts |= {"wrong": "small gamma", "weaker": "one row", "not judged": "large mean"}
-    rows = []
-    for verdict, case in verdicts.items():
-        got = "0" if verdict == "wrong" else ""  # as of subnormal numbers that become 0
-        rows.append(["one", "backward", verdict, "", 1, case, "", "", "", got, "", "", ""])
-    squares = conformance.worst({"one": {"operations": ["backward"]}}, rows)
-    assert len(squares) == len(conformance.CASES)
-    right = dict.fromkeys(("tiny numbers", "one row or none"), "weaker, own rule")
-    right |= {"shapes": "refused", "other values": "wrong"}
-    assert {kind: colour for (*_, kind), colour in squares.items() if colour != "right"} == right
 
 
 def test_ctrl_c_leaves_no_process():
@@ -261,81 +242,3 @@ def test_a_row_that_stays_slower_fails(capsys, monkeypatch, worst, status):
         f"1 beyond 1.05, {status} beyond 1.10"
     )
     assert err.startswith("BUSY: in 1 of 4 rows a median is over 2 times")
-
-
-# ---- findings in other packages -----------------------------------------------------
-
-
-@pytest.mark.parametrize("path", sorted(conformance.FINDINGS.glob("*.py")), ids=lambda p: p.stem)
-def test_a_finding_is_a_small_program_of_its_package(path):
-    """It does without bn_ext; what it prints is beside it, the package's version first."""
-    text = path.read_text()
-    assert len(text.splitlines()) <= 25
-    ast.parse(text)
-    package, printed = path.stem.partition("_")[0], path.with_suffix(".txt").read_text()
-    assert re.search(rf"^ *(?:from|import) {package}\b", text, re.M)
-    assert not re.search("bn_ext|benchmarks", text)
-    assert re.match(rf"{package} [\d.]+", printed)
-    assert printed.endswith("\n")
-    assert "Traceback" not in printed
-
-
-def test_every_mistake_of_a_package_has_its_program():
-    packages, rows = conformance.load()
-    for cause, modules in conformance.grouped(rows, own_rule=False).items():
-        for module in modules:
-            package = module.removesuffix("_channels_last")
-            assert (conformance.FINDINGS / f"{package}_{cause.program}.py").is_file(), cause
-            assert f"[{package}_{cause.program}.py]" in conformance.mistakes(packages, rows)
-
-
-def test_a_program_that_crashes_keeps_what_it_printed(tmp_path):
-    program = tmp_path / "one.py"
-    program.write_text(
-        "import os\nprint('a', flush=True)\nprint('\\n\\ntrace', flush=True)\nos.abort()"
-    )
-    assert conformance.printed(program) == "a\nthe process ends: SIGABRT\n"
-    program.write_text("print(1)\nprint(2)")
-    assert conformance.printed(program) == "1\n2\n"
-
-
-# ---- planted mistakes ---------------------------------------------------------------
-
-
-def test_every_change_of_a_kernel_makes_another_that_runs():
-    """Of 80 mistakes and 20 right styles, no two are the same."""
-    assert sum(map(len, practices.MISTAKES.values())) >= 80
-    assert sum(map(len, practices.STYLES.values())) >= 20
-    for operation, text in practices.KERNELS.items():
-        changes = practices.MISTAKES[operation] + practices.STYLES[operation]
-        assert len({*map(str, changes)}) == len(changes)
-        arrays, wanted = practices.problem(operation, (6, 5), np.random.Generator.random, 1, 1e-5)
-        for each in changes:
-            results = practices.called(operation, practices.kernel_with(text, each), arrays, 1e-5)
-            assert [a.shape for a in results] == [a.shape for a in wanted[: len(results)]]
-
-
-@pytest.mark.parametrize(
-    "practice",
-    [name for name in practices.PRACTICES if re.search("one random|five shapes|benchdnn", name)],
-)
-def test_practices_tell_a_mistake_from_a_right_kernel(practice):
-    finds, text = practices.PRACTICES[practice], practices.KERNELS["backward"]
-    assert not finds("backward", practices.kernel_with(text, []))
-    assert finds("backward", practices.kernel_with(text, practices.MISTAKES["backward"][0]))
-
-
-def test_the_page_has_the_practices_of_the_file():
-    with (ROOT / "docs" / "practices.csv").open(newline="", encoding="utf-8") as file:
-        heading, *rows = csv.reader(line for line in file if not line.startswith("#"))
-    page = (ROOT / "docs" / "howto" / "reference_for_kernels.md").read_text()
-    picture = (ROOT / "docs" / "howto" / "practices.svg").read_text()
-    assert [row[0] for row in rows] == [*practices.PRACTICES]
-    for name, *of_operations, finds, wrong in rows:
-        assert sum(map(int, of_operations)) == int(finds)
-        assert f"| {name} | {finds} | {wrong} |" in page
-        assert name.replace("`", "") in picture
-    total, styles = (sum(map(len, t.values())) for t in (practices.MISTAKES, practices.STYLES))
-    assert heading[-2:] == [f"finds, of {total}", f"calls wrong, of {styles} right"]
-    assert rows[-1][0] == "bn_ext.testing"
-    assert rows[-1][-1] == "0"

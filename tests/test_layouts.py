@@ -219,7 +219,7 @@ def test_copies_in_pieces(rng, data, dims):
 
 
 def strided_views():
-    """(shape, layout, strides in elements) of what kernels/copies.inc tells apart."""
+    """(shape, layout, strides in elements) of what kernels/moves/copies.inc tells apart."""
     for n in [*range(1, 40), 63, 64, 65, 127, 200]:
         for step in (2, 3, 4, 5, 21, 40, -1, -2, -3):
             yield (2, 3, n), "NCX", (3 * abs(step) * n + 3, abs(step) * n + 1, step)

@@ -72,34 +72,6 @@ def test_each_test_of_teams_says_how_many_threads_it_had():
     assert silent == []
 
 
-#: What Cython 3.3.1 makes of some statements loses or lacks a reference when memory is short.
-FRAGILE = {
-    # [f(x) for x in y]: an element that cannot be appended is released twice. Write a loop.
-    "a comprehension of temporaries": r"__Pyx_ListComp_AppendAndDecref\(__pyx_t",
-    # `__exit__` of an error without a traceback gets a null pointer. Write try and finally.
-    "with": r"/\*with:\*/",
-    # At its end, a traceback that may be a null pointer is released. Call attempt.
-    "except": r"__Pyx_GetException\([^)]*\) < 0\) __PYX_ERR",
-}
-
-
-@pytest.mark.parametrize("statement", FRAGILE)
-def test_what_cython_makes_is_safe_without_memory(statement):
-    made = ROOT / "bn_ext" / "_core_src" / "core.c"
-    if not made.exists():
-        pytest.skip("the core was not compiled here")
-    text = made.read_text(encoding="utf-8")
-    first = text.index("static const char* const __pyx_f[] = {")
-    files = re.findall(r'^  "(.*)",$', text[first : text.index("};", first)], re.M)
-    assert "bn_ext/_core_src/core.pyx" in files, files
-    places = []
-    for match in re.finditer(FRAGILE[statement], text):
-        file, line = re.search(r"__PYX_ERR\((\d+), (\d+),", text[match.start() :]).groups()
-        if files[int(file)].startswith("bn_ext/"):  # not in Cython's own memoryviews
-            places.append(f"{files[int(file)]}:{line}")
-    assert places == []
-
-
 @pytest.fixture
 def clone(tmp_path):
     """The package beside an empty src_c, by which it is known as a clone."""
@@ -156,7 +128,7 @@ def test_folders_of_c_include_only_from_floors_below():
     assert {path.relative_to(ROOT / "src_c").parts[0] for path in sources} == floor.keys()
     for path in sources:
         for folder in re.findall(r'^#include "([^/"]+)', path.read_text(), re.MULTILINE):
-            own = path.parent.name
+            own = path.relative_to(ROOT / "src_c").parts[0]
             assert folder == own or floor[folder] < floor[own], f"{path} includes from {folder}"
 
 
@@ -401,10 +373,22 @@ def test_editors_learn_the_command_of_every_source(sources):
         assert command["file"] in command["arguments"]
         assert "-DBN_LEVEL" in " ".join(command["arguments"]) or "kernels" not in command["file"]
     parts = [command for command in commands if command["file"].endswith(".inc")]
-    for part in parts[::3]:  # alone, with what its command puts ahead of it
-        command = ["gcc", *part["arguments"][1:], "-Werror", "-fsyntax-only"]
-        done = subprocess.run(command, cwd=sources, capture_output=True, text=True)
+    for part in parts:  # alone: it includes what it needs
+        source = part["file"]
+        flags = [*part["arguments"][1:], "-Werror", "-Wno-unused", "-fsyntax-only"]
+        flags[flags.index(source)], flags[flags.index("-xc-header")] = "-", "-xc"
+        text = f'#include "{source.removeprefix("src_c/")}"'
+        done = subprocess.run(
+            ["gcc", *flags], cwd=sources, input=text, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
+
+
+def test_sources_of_one_name_have_objects_of_their_own(sources, build_c):
+    shutil.copy(sources / "src_c/arrays/gates.c", sources / "src_c/call/gates.c")
+    shutil.copy(sources / "src_c/arrays/gates.c", sources / "src_c/kernels/sums/copies.c")
+    units = [*build_c.units(sources / "src_c")]
+    assert len({unit.name for unit in units}) == len(units)
 
 
 def test_other_flags_compile_again_and_the_same_do_not(sources):

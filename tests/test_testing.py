@@ -21,13 +21,13 @@ from tree import ROOT
 sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
 
 import bn_ext
-from benchmarks.practices import DOUBLE_BACKWARD, kernel_with
 from bn_ext._cli import child
 from bn_ext._cli.reference import imported
 from bn_ext._cli.usage import UsageError
 from bn_ext.testing import Report, check_backward, check_double_backward, check_forward
 from bn_ext.testing._cases import ARITHMETICS, RECIPES, Kind, standard_cases
 from bn_ext.testing._report import run
+from survey.practices import DOUBLE_BACKWARD, kernel_with
 
 pytestmark = [pytest.mark.fast, pytest.mark.any_level, needs_long_double]
 
@@ -1241,6 +1241,9 @@ def clipped(*given, epsilon):
 """
 
 
+NOW_RIGHT = "right: it was mended, or is wrong only after other calls (does it keep a state?)"
+
+
 def test_the_smallest_program(tmp_path, capsys):
     (tmp_path / "my_tail.py").write_text(SCRIPTED)
     out = tmp_path / "out.py"
@@ -1256,13 +1259,32 @@ def test_the_smallest_program(tmp_path, capsys):
     assert done.stdout.startswith("diff_src, got:\n")
     assert not done.stderr
     (tmp_path / "my_tail.py").write_text(SCRIPTED.replace("[rows // 4 * 4 :] = 0", "[:0] = 0"))
-    assert python(out).returncode == 0
+    done = python(out)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, NOW_RIGHT)
     clipped = place.replace(":tail", ":clipped")
     assert command(capsys, "check", clipped, "--skip", "large", "--script", str(out))[0] == 1
     assert ("inf" in out.read_text().split("right = ")[1], python(out).returncode) == (True, 1)
     right = place.replace(":tail", ":right")
     status, _, err = command(capsys, "check", right, *FEW, "--script", str(out))
     assert (status, "no number is wrong" in err) == (0, True)
+
+
+def test_a_program_of_a_function_that_keeps_a_state_says_what_it_is(tmp_path, capsys):
+    """Its first call is right, since it returns sums of the call before."""
+    (tmp_path / "keeps.py").write_text("""
+import bn_ext
+last = []
+def gradient(*given, epsilon):
+    results = bn_ext.batch_norm_backward(*given, epsilon=epsilon, data_format="NXC")
+    before, last[:] = [*last], results[1:]
+    stale = [a.shape for a in before] == [a.shape for a in last]
+    return results[0], *(before if stale else last)
+""")
+    out, place = tmp_path / "out.py", f"{tmp_path / 'keeps.py'}:gradient"
+    assert command(capsys, "check", place, "--quick", "--script", str(out))[0] == 1
+    done = python(out)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == NOW_RIGHT
 
 
 def test_the_smallest_program_of_a_report():

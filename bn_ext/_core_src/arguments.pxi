@@ -2,7 +2,7 @@
 
 cdef int convert(Call c, int role, object a) except -1:
     """Convert an array. None is accepted where the function does not need this role."""
-    if a is None and not c.facts.needs >> role & 1:
+    if a is None and not c.entry.needs >> role & 1:
         return 0
     return keep(c, role, a if type(a) is ndarray else as_array(a, NAMES[role]))
 
@@ -67,7 +67,7 @@ cdef int convert_backward(Call c, object src, object diff_dst, object mean, obje
     if has(c, BETA) and (variance is None or epsilon is None):
         name, kind = ("variance", "an array") if variance is None else ("epsilon", "a number")
         raise ValueError(f"{name}: expected {kind}, because beta is given; got None")
-    if epsilon is not None or not c.facts.reduces:
+    if epsilon is not None or not c.entry.reduces:
         c.problem.epsilon = as_epsilon(epsilon)
     convert(c, VARIANCE, variance)
     return convert(c, GAMMA, gamma)
@@ -115,14 +115,14 @@ cdef int convert_running(Call c, object mean, object variance, object factor,
     return convert_output(c, RUNNING_VARIANCE, variance)
 
 
-cdef int convert_total(Call c, object total) except -1:
+cdef int convert_sums(Call c, object sums) except -1:
     """Take the sums of all parts."""
-    if total is None:
+    if sums is None:
         return 0
-    c.total = total
+    c.sums = sums
     c.exact = False  # nothing is summed
-    sums = total[0]
-    return keep(c, STATE if sums.dtype == INT64 else SUMS, as_dense(sums))
+    array = sums[0]
+    return keep(c, STATE if array.dtype == INT64 else SUMS, as_dense(array))
 
 
 cdef tuple convert_out(Call c, object out):
@@ -144,12 +144,12 @@ cdef tuple convert_out(Call c, object out):
         )
     for i in range(n):
         if arrays[i] is not None:
-            convert_output(c, c.facts.outputs[i], arrays[i])
+            convert_output(c, c.entry.outputs[i], arrays[i])
     return arrays
 
 
 cdef str expected_out(Call c):
     names = []
     for i in range(c.n_outputs):
-        names.append(NAMES[c.facts.outputs[i]])
+        names.append(NAMES[c.entry.outputs[i]])
     return f"out: expected ({', '.join(names)}), each an array or None"

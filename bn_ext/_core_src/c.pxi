@@ -56,6 +56,8 @@ cdef extern from "base/bn.h" nogil:
         c_bool training, relu
         double exponential_avg_factor
         int correction, num_threads
+
+    ctypedef struct bn_parts:
         double *sums
         int64_t *state
         double count
@@ -66,16 +68,18 @@ cdef extern from "base/bn.h" nogil:
 
 cdef extern from "call/call.h" nogil:
     bn_status bn_backward(const bn_problem *p)
-    bn_status bn_backward_reduce(const bn_problem *p)
+    bn_status bn_backward_reduce(const bn_problem *p, const bn_parts *parts)
+    bn_status bn_backward_finish(const bn_problem *p, const bn_parts *parts)
     bn_status bn_training(const bn_problem *p)
-    bn_status bn_training_reduce(const bn_problem *p)
+    bn_status bn_training_reduce(const bn_problem *p, const bn_parts *parts)
+    bn_status bn_training_finish(const bn_problem *p, const bn_parts *parts)
     bn_status bn_inference(const bn_problem *p)
     bn_status bn_double_backward(const bn_problem *p)
     bn_status bn_backward_exactly(const bn_problem *p)
-    bn_status bn_backward_reduce_exactly(const bn_problem *p)
+    bn_status bn_backward_reduce_exactly(const bn_problem *p, const bn_parts *parts)
     bn_status bn_training_exactly(const bn_problem *p)
-    bn_status bn_training_reduce_exactly(const bn_problem *p)
-    int64_t bn_backward_sums(const bn_problem *p)
+    bn_status bn_training_reduce_exactly(const bn_problem *p, const bn_parts *parts)
+    int64_t bn_backward_round(const bn_problem *p, const bn_parts *parts)
 
 
 cdef extern from "exact/state.h" nogil:

@@ -17,8 +17,8 @@ cdef class Call:
     __dealloc__ count the references."""
 
     # Set here and by run.pxi. Others ask to keep and pin an array.
-    cdef int entry
-    cdef const Facts *facts
+    cdef int function               # one of roles.pxi
+    cdef const Entry *entry
     cdef uint64_t mode              # the caller's floating-point mode, if
     cdef bint computes              # this call has set its own
     cdef PyObject *array[ROLES]     # owned; NULL: not given or not wanted
@@ -27,7 +27,7 @@ cdef class Call:
 
     # Set by core.pyx and arguments.pxi, from arguments. What follows them only reads these.
     cdef Words words                # or None
-    cdef tuple total                # what is known of the sums of all parts, or None
+    cdef tuple sums                 # those of all parts, and what is known of them; or None
     cdef int format                 # see as_format
     cdef int n_outputs              # includes diff_src_1 if it is wanted
     cdef bint vectors_wanted        # are diff_gamma and diff_beta written?
@@ -47,9 +47,10 @@ cdef class Call:
     # Set by inputs.pxi and outputs.pxi, each for its own vectors.
     cdef int vector_dtype[BN_VECTORS]   # of each pinned vector
 
-    # Options, and a count that is given, are set with the arguments; a count that is found, by
+    # Options, and a count that is given, are set with the arguments; the count of a state, by
     # inputs.pxi; all else by fill_problem.
     cdef bn_problem problem
+    cdef bn_parts parts             # the sums that the call gives or takes, if any
 
     def __dealloc__(self):
         cdef int role
@@ -61,10 +62,10 @@ cdef class Call:
             fp_mode_leave(self.mode)
 
 
-cdef Call new_call(int entry):
+cdef Call new_call(int function):
     """A new call. What is not set here is 0."""
     cdef Call c = Call.__new__(Call)
-    c.entry, c.facts, c.n_outputs = entry, &FACTS[entry], FACTS[entry].n_outputs
+    c.function, c.entry, c.n_outputs = function, &ENTRY[function], ENTRY[function].n_outputs
     c.vectors_wanted = c.problem.training = True
     return c
 
@@ -137,7 +138,7 @@ cdef inline bint is_vector(int role) noexcept:
 cdef bint is_output(Call c, int role) noexcept nogil:
     cdef int i
     for i in range(c.n_outputs):
-        if c.facts.outputs[i] == role:
+        if c.entry.outputs[i] == role:
             return True
     return False
 
@@ -181,10 +182,10 @@ cdef tuple expected_shape(Call c, int role):
     if is_vector(role):
         return (c.channels,)
     if role == SUMS:
-        of_moments = c.entry == TRAINING_SUMS
+        of_moments = c.function == TRAINING_SUMS
         return (bn_rows_of_statistics(<bn_dtype>c.dtype) if of_moments else BN_SUMS, c.channels)
     if role == STATE:
-        return (rows_of_state(format_of(c.dtype, c.facts.is_forward)), BN_SUMS, c.channels)
+        return (rows_of_state(format_of(c.dtype, c.entry.is_forward)), BN_SUMS, c.channels)
     return shape_of(&c.view[SRC])
 
 

@@ -5,12 +5,14 @@ Methods of the caller's objects (`__array__`, `__float__`, properties of a subcl
 may change any array while they run. So all of them run before the first buffer is
 requested. What follows reads only base-class arrays and their buffers, in C.
 
+Where memory is too short for a traceback, Cython 3.3.1 ends the process in a `with` block of Python's,
+at a `return` in an `except` clause, and in a list comprehension of new objects. So here are none.
+
 One buffer is requested per array, and released when the call ends. No format is requested,
 since NumPy exports none for bfloat16. Instead, the dtype is checked against the buffer's
 item size.
 """
 
-import operator
 import reprlib
 import sys
 from types import ModuleType
@@ -33,7 +35,9 @@ from cpython.buffer cimport (
     PyObject_CheckBuffer,
     PyObject_GetBuffer,
 )
-from cpython.object cimport Py_TYPE, descrgetfunc
+from cpython.contextvars cimport PyContext_CopyCurrent, PyContext_Enter, PyContext_Exit
+from cpython.number cimport PyNumber_Index
+from cpython.object cimport PyObject_CallFunctionObjArgs, Py_TYPE, descrgetfunc
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_New, PyTuple_SetItem
 from libc.limits cimport INT_MAX
@@ -48,7 +52,6 @@ cdef object new_tuple = tuple.__new__
 # Each needs only those above it.
 include "c.pxi"
 include "dtypes.pxi"
-include "attempts.pxi"
 include "messages.pxi"
 include "fp_mode.pxi"
 include "roles.pxi"
@@ -97,9 +100,9 @@ def inference(src, mean, variance, gamma=None, beta=None, epsilon=None, data_for
 
 def backward(src, diff_dst, mean, variance, gamma=None, epsilon=None, data_format=None,
              is_training=True, param_grads=True, out=None, num_threads=None, relu=False, beta=None,
-             dst=None, workspace=None, diff_src_1=False, exact=False, total=None, words=None,
+             dst=None, workspace=None, diff_src_1=False, exact=False, sums=None, words=None,
              dry=False):
-    """`total`: the sums of all parts as an array, their number of elements per channel, the dtype
+    """`sums`: those of all parts as an array, their number of elements per channel, the dtype
     of the data, and the mean."""
     cdef Call c = new_call(BACKWARD)
     c.exact = as_flag(exact, "exact")
@@ -108,7 +111,7 @@ def backward(src, diff_dst, mean, variance, gamma=None, epsilon=None, data_forma
     convert_options(c, data_format, num_threads, words, dry)
     convert_gate(c, relu, beta, dst, workspace, diff_src_1)
     convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
-    convert_total(c, total)
+    convert_sums(c, sums)
     return run_call(c, out)
 
 
@@ -164,13 +167,13 @@ def update_running(statistics, double count, running_mean, running_variance,
     keep(c, SRC, np_empty((0, statistics.shape[1])))
     convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)
     keep(c, SUMS, statistics)
-    c.problem.count = count
+    c.parts.count = count
     c.dry = count == 0
     run_call(c, None)
     set_count(tracked, batches, c.dry)
 
 
-# A layer's attributes, `tracked`, have a count of the batches that its running statistics have seen.
+# A layer, `tracked`, has a count of the batches that its running statistics have seen.
 # It is set in the call that updates them, since Python raises a KeyboardInterrupt after a call.
 
 cdef object next_count(tracked):
@@ -178,10 +181,10 @@ cdef object next_count(tracked):
     name = "num_batches_tracked"
     if tracked is None:
         return None
-    return as_index(tracked[name], name, "an integer", 0, INT64_MAX - 1) + 1
+    return as_index(tracked.num_batches_tracked, name, "an integer", 0, INT64_MAX - 1) + 1
 
 
 cdef int set_count(tracked, count, bint unchanged) except -1:
     if tracked is not None and not unchanged:
-        tracked["num_batches_tracked"] = count
+        tracked.num_batches_tracked = count
     return 0

@@ -11,6 +11,7 @@ cdef object rounded_state(Call c, double *count):
     channel."""
     cdef const bn_format *format = format_of(c.dtype, False)
     cdef bn_problem p
+    cdef bn_parts parts
     cdef int64_t stranger, wrong
     result = allocated(np_zeros, (BN_SUMS, c.channels), FLOAT64)
     cdef double[:, ::1] sums = result
@@ -19,11 +20,11 @@ cdef object rounded_state(Call c, double *count):
         return result
     memset(&p, 0, sizeof(bn_problem))
     p.dtype, p.channels = <bn_dtype>c.dtype, c.channels
-    p.state, p.sums = <int64_t *>c.view[STATE].data, &sums[0, 0]
+    parts = bn_parts(&sums[0, 0], <int64_t *>c.view[STATE].data, 0)
     p.vector[BN_MEAN] = vector_of(c, MEAN)
-    count[0] = count_of_state(p.state, format, c.channels, "sums")
-    stranger = bn_state_mismatch(p.state, format, &p)
-    wrong = bn_backward_sums(&p)
+    count[0] = count_of_state(parts.state, format, c.channels, "sums")
+    stranger = bn_state_mismatch(parts.state, format, &p)
+    wrong = bn_backward_round(&p, &parts)
     if stranger >= 0:
         raise ValueError(
             "sums: expected parts that were all summed about this mean, with this dtype; in channel "
@@ -185,6 +186,7 @@ def state_statistics(state, StateFormat format not None):
     result = np.zeros((BN_SUMS, channels))
     cdef double[:, ::1] stats = result
     cdef bn_problem p
+    cdef bn_parts parts
     if not channels:
         return result, count
     memset(&p, 0, sizeof(bn_problem))

@@ -58,7 +58,7 @@ cdef int check_data(Call c) except -1:
 cdef int check_terms(Call c) except -1:
     """Refuse more elements than a state or a count can hold."""
     cdef int most = BN_LOG2_TERMS_OF_PART if c.exact else LOG2_COUNTED
-    if c.elements >> most and (c.exact or c.facts.reduces):
+    if c.elements >> most and (c.exact or c.entry.reduces):
         raise ValueError(
             f"src: expected fewer than 2**{most} elements per channel in a part"
             f"{' with exact=True' if c.exact else ''}, got {c.elements}"
@@ -127,7 +127,7 @@ cdef int check_running(Call c) except -1:
             check_vector(c, role, None)
             check_writable(c, role)
     if has(c, RUNNING_MEAN) and c.problem.correction == 1 and c.channels:
-        if (c.problem.count if has(c, SUMS) else c.elements) == 1:
+        if (c.parts.count if has(c, SUMS) else c.elements) == 1:
             raise ValueError(
                 f"{input_name(c, SRC)}: expected more than one element in each channel with "
                 "correction=1, got one; leave such a batch out, or normalize it with the running "
@@ -140,7 +140,7 @@ cdef object wrong_vector(Call c, int role):
     """The error for a vector of the wrong shape."""
     name, data = name_of(c, role), input_name(c, SRC)
     expected = f"{name}: expected shape ({c.channels},)"
-    if c.entry == RUNNING:  # there is no data to speak of
+    if c.function == RUNNING:  # there is no data to speak of
         return ValueError(f"{expected}, got {shape_of(&c.view[role])}")
     where = "the last axis" if c.channels_last else "axis 1"
     return ValueError(
@@ -175,7 +175,7 @@ cdef int check_workspace(Call c) except -1:
         raise ValueError(
             f"workspace: expected a contiguous array, got one with strides ({view.strides[0]},)"
         )
-    if c.facts.is_forward:
+    if c.entry.is_forward:
         return check_writable(c, WORKSPACE)
     if not bn_read_axes(axes_in_workspace(c), &c.view[SRC], c.channel_axis, &c.axes):
         raise ValueError(
@@ -190,21 +190,21 @@ cdef int check_sums(Call c) except -1:
     """Check the sums of all parts: they must be of this dtype and about this mean, and include this
     part."""
     cdef int role = STATE if has(c, STATE) else SUMS
-    if c.total is None:
+    if c.sums is None:
         return 0
-    sums, count, dtype, mean = c.total
+    array, count, dtype, mean = c.sums
     if dtype != DTYPES[c.dtype]:
         raise ValueError(
             f"sums: expected sums of {DTYPES[c.dtype]} data, like {input_name(c, SRC)}, got "
             f"sums of {dtype} data"
         )
-    if sums.shape[-1] != c.channels:
-        raise ValueError(f"sums: expected {c.channels} channels, got {sums.shape[-1]}")
+    if array.shape[-1] != c.channels:
+        raise ValueError(f"sums: expected {c.channels} channels, got {array.shape[-1]}")
     sums_dtype = INT64 if role == STATE else FLOAT64
-    if not fits(c, role) or c.view[role].itemsize != sizeof(double) or sums.dtype != sums_dtype:
+    if not fits(c, role) or c.view[role].itemsize != sizeof(double) or array.dtype != sums_dtype:
         raise ValueError(
             f"sums: expected an array of {sums_dtype} of shape {expected_shape(c, role)}, got "
-            f"{sums.dtype} of shape {shape_of(&c.view[role])}"
+            f"{array.dtype} of shape {shape_of(&c.view[role])}"
         )
     own_mean = doubles_of(c, MEAN)
     channel = first_different(own_mean, mean)
@@ -213,13 +213,13 @@ cdef int check_sums(Call c) except -1:
             f"sums: expected sums about this mean, {float(own_mean[channel])!r} in channel {channel}, "
             f"got sums about {float(mean[channel])!r}"
         )
-    c.problem.count = count
+    c.parts.count = count
     if has(c, STATE):
-        pin_new(c, SUMS, rounded_state(c, &c.problem.count))
-    if not c.is_empty and c.problem.count < c.elements:
+        pin_new(c, SUMS, rounded_state(c, &c.parts.count))
+    if not c.is_empty and c.parts.count < c.elements:
         raise ValueError(
             f"sums: expected at least {c.elements} elements per channel, as many as this part has, "
-            f"got {int(c.problem.count)}"
+            f"got {int(c.parts.count)}"
         )
     return 0
 

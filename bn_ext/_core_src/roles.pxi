@@ -1,4 +1,4 @@
-"""The roles of arrays in a call, and a table of facts about functions. Included by core.pyx."""
+"""The roles of arrays in a call, and a table of the functions and what C enters for them. Included by core.pyx."""
 
 cdef enum:
     # An array's role: an operand; a vector; sums (or statistics) of parts; a workspace; a state; or
@@ -37,10 +37,11 @@ cdef enum:
     RUNNING             # running statistics, from the sums of all parts
     INFERENCE
     DOUBLE_BACKWARD
-    ENTRIES
+    FUNCTIONS
     MOST_OUTPUTS = 4
 
 ctypedef bn_status (*c_entry)(const bn_problem *p) noexcept nogil
+ctypedef bn_status (*c_half)(const bn_problem *p, const bn_parts *parts) noexcept nogil
 
 # What is written, in the order of out and of the result; diff_src_1 only where it is wanted.
 cdef int[MOST_OUTPUTS] BACKWARD_OUT = [DIFF_SRC, DIFF_GAMMA, DIFF_BETA, DIFF_SRC_1]
@@ -49,11 +50,14 @@ cdef int[3] FORWARD_OUT = [DST, MEAN, VARIANCE]
 cdef tuple NO_ARRAYS = (None,) * MOST_OUTPUTS
 
 
-cdef struct Facts:
-    c_entry run
-    c_entry run_exactly     # NULL: no call with exact sums
+cdef struct Entry:
+    c_entry run             # in one call; each may be NULL
+    c_entry run_exactly
+    c_half reduce           # the sums of a part
+    c_half reduce_exactly
+    c_half finish           # from the sums of all parts
     unsigned needs          # roles that must be given, as bits; the others may be None
-    bint reduces            # are sums the result?
+    bint reduces            # are sums the result? else the two that reduce are NULL
     bint is_forward         # is the workspace written, not read?
     int n_outputs
     const int *outputs
@@ -63,23 +67,26 @@ cdef enum:
     GRADIENT_DATA = 1 << SRC | 1 << DIFF_DST | 1 << MEAN
     STATISTICS = 1 << MEAN | 1 << VARIANCE
 
-cdef Facts[ENTRIES] FACTS
-FACTS[BACKWARD] = Facts(
-    bn_backward, bn_backward_exactly, GRADIENT_DATA | STATISTICS, False, False, 3, &BACKWARD_OUT[0])
-FACTS[BACKWARD_SUMS] = Facts(
-    bn_backward_reduce, bn_backward_reduce_exactly, GRADIENT_DATA, True, False, 0, NULL)
-FACTS[TRAINING] = Facts(
-    bn_training, bn_training_exactly, 1 << SRC, False, True, 3, &FORWARD_OUT[0])
-FACTS[TRAINING_SUMS] = Facts(
-    bn_training_reduce, bn_training_reduce_exactly, 1 << SRC, True, True, 0, NULL)
-FACTS[RUNNING] = Facts(bn_training, NULL, 1 << SRC, False, True, 2, &FORWARD_OUT[1])
-FACTS[INFERENCE] = Facts(
-    bn_inference, NULL, 1 << SRC | STATISTICS, False, True, 1, &FORWARD_OUT[0])
-FACTS[DOUBLE_BACKWARD] = Facts(
-    bn_double_backward, NULL, GRADIENT_DATA | STATISTICS | 1 << DIFF_DIFF_SRC, False, False, 3,
-    &DOUBLE_BACKWARD_OUT[0])
+cdef Entry[FUNCTIONS] ENTRY
+ENTRY[BACKWARD] = Entry(
+    bn_backward, bn_backward_exactly, NULL, NULL, bn_backward_finish,
+    GRADIENT_DATA | STATISTICS, False, False, 3, &BACKWARD_OUT[0])
+ENTRY[BACKWARD_SUMS] = Entry(
+    NULL, NULL, bn_backward_reduce, bn_backward_reduce_exactly, NULL,
+    GRADIENT_DATA, True, False, 0, NULL)
+ENTRY[TRAINING] = Entry(
+    bn_training, bn_training_exactly, NULL, NULL, NULL, 1 << SRC, False, True, 3, &FORWARD_OUT[0])
+ENTRY[TRAINING_SUMS] = Entry(
+    NULL, NULL, bn_training_reduce, bn_training_reduce_exactly, NULL, 1 << SRC, True, True, 0, NULL)
+ENTRY[RUNNING] = Entry(
+    NULL, NULL, NULL, NULL, bn_training_finish, 1 << SRC, False, True, 2, &FORWARD_OUT[1])
+ENTRY[INFERENCE] = Entry(
+    bn_inference, NULL, NULL, NULL, NULL, 1 << SRC | STATISTICS, False, True, 1, &FORWARD_OUT[0])
+ENTRY[DOUBLE_BACKWARD] = Entry(
+    bn_double_backward, NULL, NULL, NULL, NULL,
+    GRADIENT_DATA | STATISTICS | 1 << DIFF_DIFF_SRC, False, False, 3, &DOUBLE_BACKWARD_OUT[0])
 # The types of results, by entry; None: the first array.
-cdef list RESULTS = [None] * ENTRIES
+cdef list RESULTS = [None] * FUNCTIONS
 RESULTS[BACKWARD] = BatchNormGradients
 RESULTS[TRAINING] = BatchNormTraining
 RESULTS[DOUBLE_BACKWARD] = BatchNormDoubleBackward

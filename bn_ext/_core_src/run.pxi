@@ -19,8 +19,8 @@ cdef object run_call(Call c, object out):
     check(c)
     if c.dry:
         return None
-    result = new_sums(c) if c.facts.reduces else new_results(c, arrays)
-    if c.channels and not (c.is_empty and c.facts.reduces):
+    result = new_sums(c) if c.entry.reduces else new_results(c, arrays)
+    if c.channels and not (c.is_empty and c.entry.reduces):
         fill_problem(c)
         if is_brief(c):
             status = compute(c)
@@ -31,7 +31,7 @@ cdef object run_call(Call c, object out):
             status = compute(c)
         if status != BN_OK:
             raise MemoryError("bn_ext: not enough memory for sums and coefficients")
-    if c.facts.is_forward and has(c, WORKSPACE):
+    if c.entry.is_forward and has(c, WORKSPACE):
         bn_write_axes(&c.view[SRC], c.channel_axis, &c.axes, axes_in_workspace(c))
     return result
 
@@ -81,19 +81,19 @@ cdef int fill_problem(Call c) except -1:
     for role in range(BN_OPERANDS):
         if not has(c, role):
             p.data[role] = NULL
-    if has(c, WORKSPACE) and not c.facts.is_forward:
+    if has(c, WORKSPACE) and not c.entry.is_forward:
         p.data[BN_GATE] = c.view[WORKSPACE].data
     for role in range(VECTORS, VECTORS + BN_VECTORS):
         if has(c, role):
             p.vector[role - VECTORS] = vector_of(c, role)
     p.dtype = <bn_dtype>c.dtype
-    p.sums, p.state = <double *>c.view[SUMS].data, <int64_t *>c.view[STATE].data
+    c.parts.sums, c.parts.state = <double *>c.view[SUMS].data, <int64_t *>c.view[STATE].data
     return 0
 
 
 cdef bint makes_bits(Call c, int role) noexcept:
     """Are a gate's bits made from this operand, all at once?"""
-    return role == DST and (has(c, WORKSPACE) or not c.facts.is_forward)
+    return role == DST and (has(c, WORKSPACE) or not c.entry.is_forward)
 
 
 cdef enum:
@@ -111,10 +111,20 @@ cdef bint is_brief(Call c) noexcept:
     )
 
 
+cdef bn_status run_entry(Call c) noexcept nogil:
+    """Enter the C code by the door that fits: for sums, from sums, or for all in one call."""
+    cdef const bn_problem *p = &c.problem
+    if c.entry.reduces:
+        return (c.entry.reduce_exactly if c.exact else c.entry.reduce)(p, &c.parts)
+    if has(c, SUMS):
+        return c.entry.finish(p, &c.parts)
+    return (c.entry.run_exactly if c.exact else c.entry.run)(p)
+
+
 cdef bn_status compute(Call c) noexcept nogil:
     """Run the C code. Before it, fill copies of inputs; after it, copy those of outputs back."""
     cdef bn_problem *p = &c.problem
-    cdef bint opens = not c.facts.is_forward and has(c, DST)
+    cdef bint opens = not c.entry.is_forward and has(c, DST)
     cdef bn_status status = BN_OK
     cdef int role
     for role in range(BN_OPERANDS):
@@ -123,12 +133,12 @@ cdef bn_status compute(Call c) noexcept nogil:
     if opens:
         status = bn_open_gate(p)
     if status == BN_OK:
-        status = c.facts.run_exactly(p) if c.exact else c.facts.run(p)
+        status = run_entry(c)
         if opens:
             bn_close_gate(p)
     if status != BN_OK:
         return status
-    if c.facts.is_forward and has(c, WORKSPACE):
+    if c.entry.is_forward and has(c, WORKSPACE):
         bn_make_bits(p, c.view[WORKSPACE].data)
     for role in range(BN_OPERANDS):
         if has(c, COPIES + role) and is_output(c, role):

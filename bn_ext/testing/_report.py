@@ -114,7 +114,8 @@ class Report:
     def script(self) -> str:
         """The smallest program that shows the worst mistake, with exit status 1: at most 40 lines,
         which need NumPy (of bfloat16 data, ml_dtypes) and the function alone. It looks for a
-        smaller one for 10 s.
+        smaller one for 10 s. A function that keeps a state may be right in its first call: then
+        the program says so, with exit status 0.
 
         Raises
         ------

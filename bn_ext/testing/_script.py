@@ -125,6 +125,8 @@ print("{result}, got:", got, "right:", right, sep="\\n")
 with np.errstate(all="ignore"):
     near = (got == right) | (abs(got - right) <= limit)
 good = near | (np.isnan(got) & ~np.isfinite(right))
+if good.all():
+    print("right: it was mended, or is wrong only after other calls (does it keep a state?)")
 sys.exit(int(not good.all()))
 '''
 

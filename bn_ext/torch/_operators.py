@@ -22,7 +22,7 @@ from torch.library import custom_op
 
 import bn_ext._core as _core
 from bn_ext._derivatives import gated_double_backward, workspace_size
-from bn_ext._sums import GradientSums, Statistics, total_of
+from bn_ext._sums import GradientSums, Statistics, as_sums
 
 # ---- tensors as arrays, and the options of every call -------------------------------------------
 
@@ -224,7 +224,7 @@ def _gradients(
     def sum_own() -> GradientSums:
         own = GradientSums(x, diff, mean, exact=True, **gate, **options)
         if vectors and not whole:  # those of a call without elements
-            backward(x[:0], diff[:0], mean, out=(None, *diff_vectors), total=total_of(own))
+            backward(x[:0], diff[:0], mean, out=(None, *diff_vectors), sums=as_sums(own))
         return own
 
     total = None
@@ -235,7 +235,7 @@ def _gradients(
     out = diff_src, *(diff_vectors if vectors else (None, None)), *[diff_src_1] * is_fourth
     modes = {"is_training": training, "param_grads": vectors, "diff_src_1": is_fourth}
     exact = group is not None and (training or whole)
-    backward(x, diff, mean, out=out, exact=exact, total=total_of(total), **modes, **gate)
+    backward(x, diff, mean, out=out, exact=exact, sums=as_sums(total), **modes, **gate)
     return outputs
 
 

@@ -90,7 +90,7 @@ bool bn_follows(const bn_view *view, const bn_axes *axes, bool dense) {
     if ((size_t)view->strides[axes->axis[channel]] != next && (dense || run < BN_ALWAYS_LONG))
         return false;
     next *= channels;
-    dense = dense || (run == 1 && channels < BN_WIDE_ENOUGH);
+    dense = dense || (run == 1 && channels < BN_FULL_ROW);
     for (k = channel - 1; k >= 0; k--) {
         const size_t here = (size_t)view->strides[axes->axis[k]];
         if ((k < channel - 1 || dense) && here != next)

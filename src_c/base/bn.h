@@ -111,14 +111,14 @@ typedef struct {
 } bn_axes;
 
 /* Two sizes decide what a problem's memory must be, and in which order it is summed (order.c).
- * BN_WIDE_ENOUGH: channels that fill a row; 16-bit ones fill four 64-byte registers.
+ * BN_FULL_ROW: channels that fill a row; 16-bit ones fill four 64-byte registers.
  * BN_ALWAYS_LONG: a run of so many elements is long, however many positions there are. */
-enum { BN_WIDE_ENOUGH = 128, BN_ALWAYS_LONG = 256 };
+enum { BN_FULL_ROW = 128, BN_ALWAYS_LONG = 256 };
 
 /* A tensor of positions x channels x run. In an operand, a run's elements are contiguous.
  * Distances are in bytes; of the gate, which has no gaps, in bits. Channels too are contiguous,
  * unless runs have BN_ALWAYS_LONG elements. If runs have one element and channels are fewer than
- * BN_WIDE_ENOUGH, so are positions.
+ * BN_FULL_ROW, so are positions.
  *
  * An operand that does not lie like this may be `strided`: tasks walk its rows where they are, if
  * these are dense; or copy what they need of it, or what they have made, between the view and
@@ -141,13 +141,6 @@ typedef struct {
     double exponential_avg_factor;
     int correction;
     int num_threads; /* 0: chosen from the machine and the size */
-
-    /* Reduce writes `sums` of shape (BN_SUMS, channels) or, if they are exact, `state` (state.h).
-     * Given `sums`, bn_backward and bn_training do not sum: `sums` are then the sums over all
-     * parts, which together have `count` elements per channel. */
-    double *sums;
-    int64_t *state;
-    double count;
 } bn_problem;
 
 static inline int64_t bn_elements(const bn_problem *p) {
@@ -178,7 +171,13 @@ static inline char *bn_element_at(const bn_problem *p, int operand, int64_t posi
                                 : x * bn_dtype_table[p->dtype].element_bytes);
 }
 
+/* The sums of a part of the data, or of all parts together. */
 enum { BN_SUMS = 2 };
+typedef struct {
+    double *sums;   /* (BN_SUMS, channels) ... */
+    int64_t *state; /* ... or exact (state.h) */
+    double count;   /* elements per channel */
+} bn_parts;
 /* Of float64 data, reduce also writes what rounding took from the mean, as a third row. */
 static inline int bn_rows_of_statistics(bn_dtype dtype) {
     return BN_SUMS + bn_dtype_table[dtype].compensated;

@@ -106,16 +106,27 @@ static inline void element_write(bn_dtype dtype, char *at, double value) {
     }
 }
 
-/* Contiguous elements have a loop of their own, which the compiler vectorizes. */
-#define EACH_ELEMENT(code, c_name, name, computed, bytes, ...)                                     \
-    case code:                                                                                     \
-        if (v->stride == (bytes))                                                                  \
-            for (int64_t i = 0; i < n; i++)                                                        \
-                ELEMENT(code, at + i * (bytes));                                                   \
-        else                                                                                       \
-            for (int64_t i = 0; i < n; i++)                                                        \
-                ELEMENT(code, at + i * v->stride);                                                 \
-        break;
+/* Contiguous elements have a loop of their own, which the compiler vectorizes: dtype and bytes are
+ * constants. */
+static inline __attribute__((always_inline)) void
+read_each(bn_dtype dtype, int64_t bytes, const char *at, int64_t stride, int64_t n, double *to) {
+    if (stride == bytes)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = element_read(dtype, at + i * bytes);
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i] = element_read(dtype, at + i * stride);
+}
+
+static inline __attribute__((always_inline)) void
+write_each(bn_dtype dtype, int64_t bytes, char *at, int64_t stride, int64_t n, const double *from) {
+    if (stride == bytes)
+        for (int64_t i = 0; i < n; i++)
+            element_write(dtype, at + i * bytes, from[i]);
+    else
+        for (int64_t i = 0; i < n; i++)
+            element_write(dtype, at + i * stride, from[i]);
+}
 
 /* The n elements from index `first` on, as doubles; ones if the vector is absent. */
 static __attribute__((noinline, unused)) void vector_read(const bn_vector *v, int64_t first,
@@ -126,13 +137,16 @@ static __attribute__((noinline, unused)) void vector_read(const bn_vector *v, in
         return;
     }
     const char *at = v->data + first * v->stride;
-#define ELEMENT(dtype, element) to[i] = element_read(dtype, element)
+#define READ(code, c_name, name, computed, bytes, ...)                                             \
+    case code:                                                                                     \
+        read_each(code, bytes, at, v->stride, n, to);                                              \
+        break;
     switch (v->dtype) {
-        BN_DTYPE_TABLE(EACH_ELEMENT)
+        BN_DTYPE_TABLE(READ)
     default:
         break;
     }
-#undef ELEMENT
+#undef READ
 }
 
 /* Write these doubles to the n elements from index `first` on; do nothing if the vector is
@@ -142,15 +156,17 @@ static __attribute__((noinline, unused)) void vector_write(const bn_vector *v, i
     if (!v->data)
         return;
     char *at = v->data + first * v->stride;
-#define ELEMENT(dtype, element) element_write(dtype, element, from[i])
+#define WRITE_EACH(code, c_name, name, computed, bytes, ...)                                       \
+    case code:                                                                                     \
+        write_each(code, bytes, at, v->stride, n, from);                                           \
+        break;
     switch (v->dtype) {
-        BN_DTYPE_TABLE(EACH_ELEMENT)
+        BN_DTYPE_TABLE(WRITE_EACH)
     default:
         break;
     }
-#undef ELEMENT
+#undef WRITE_EACH
 }
-#undef EACH_ELEMENT
 
 /* ---- pairs of doubles -------------------------------------------------- */
 

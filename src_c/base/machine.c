@@ -9,10 +9,10 @@
 
 /* ---- forks --------------------------------------------------------------- */
 
-static atomic_bool had_team, limits;
+static atomic_bool had_team, one_thread_only;
 
 bool bn_fork_limits(void) {
-    return atomic_load(&limits);
+    return atomic_load(&one_thread_only);
 }
 
 void bn_has_team(void) {
@@ -25,7 +25,7 @@ __attribute__((weak)) int kmp_get_blocktime(void);
 
 static void mark_forked(void) {
     if (atomic_load(&had_team) || kmp_get_blocktime || omp_get_level() > 0)
-        atomic_store(&limits, true);
+        atomic_store(&one_thread_only, true);
 }
 
 __attribute__((constructor)) static void watch_forks(void) {

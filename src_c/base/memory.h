@@ -23,5 +23,5 @@ static inline void *lay_out(char *memory, size_t *used, int64_t count, int64_t b
 /* Memory whose result starts on a cache line; the caller frees *to_free. */
 static inline char *line_aligned(size_t bytes, char **to_free) {
     *to_free = malloc(bytes + LINE_BYTES);
-    return *to_free ? on_line(*to_free) : NULL;
+    return *to_free ? *to_free + (-(uintptr_t)*to_free & (LINE_BYTES - 1)) : NULL;
 }

@@ -23,11 +23,6 @@ static inline int64_t round_up(int64_t a, int64_t unit) {
     return ceil_div(a, unit) * unit;
 }
 
-/* The first address from `memory` on that starts a cache line. */
-static inline char *on_line(char *memory) {
-    return memory + (-(uintptr_t)memory & (LINE_BYTES - 1));
-}
-
 /* A step of a hash: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014. */
 static inline uint64_t mixed(uint64_t x) {
     x += 0x9e3779b97f4a7c15u;

@@ -1,7 +1,7 @@
 /* dispatch.h: the instruction-set levels, and the one in use. See dispatch.c. */
 #pragma once
 
-#include "kernels/copies.h"
+#include "kernels/moves/copies.h"
 #include "kernels/kernels.h"
 #include "operations/operation.h"
 

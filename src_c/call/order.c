@@ -1,6 +1,7 @@
 /* order.c: the form, rows, stretches and chunks of sums, from the shape and the dtype alone. sum.c
- * cuts a chunk into strands and blocks; kernels/loops.inc and runs.inc add blocks up by groups.
- * docs/design.md has the words, and lists what else can change a bit. There are three forms:
+ * cuts a chunk into strands and blocks; kernels/sums/loops.inc and runs.inc add blocks up by
+ * groups. docs/design.md has the words, and lists what else can change a bit. There are three
+ * forms:
  *
  *   CHANNELS_LAST      runs of one element (NXC). A row is one position's channels. Where
  *                      channels are few, several positions are read as one row, so that a
@@ -31,7 +32,7 @@
 
 /* What was measured can be measured again, with benchmark rows on either side of the bound. */
 enum {
-    ROW_COLUMNS = 256, /* the fewest in a row of several positions: twice BN_WIDE_ENOUGH ... */
+    ROW_COLUMNS = 256, /* the fewest in a row of several positions: twice BN_FULL_ROW ... */
     ROW_UNIT = 32,     /* ... and a multiple of this: 16-bit elements of the widest register */
     LONG_RUN = 48,     /* the fewest elements of a long run, or LONG_POSITION per position if more,
                         * but at most BN_ALWAYS_LONG (all measured) */
@@ -53,7 +54,7 @@ enum {
 
 static void order_channels_last(const bn_problem *p, bn_sum_order *s) {
     s->form = CHANNELS_LAST;
-    if (p->channels < BN_WIDE_ENOUGH) {
+    if (p->channels < BN_FULL_ROW) {
         const int64_t unit = ROW_UNIT / at_most(p->channels & -p->channels, ROW_UNIT);
         const int64_t units = ceil_div(ROW_COLUMNS, unit * p->channels);
         s->row_positions = at_most(unit * units, p->positions);

@@ -1,5 +1,6 @@
-/* plan.h: all that is decided of a call before its first task. bn_plan_of makes a plan; from then
- * on, nobody changes it. See plan.c. */
+/* plan.h: what a call computes, and how its work is divided: all that is decided before its first
+ * task. bn_call_of decides what, bn_plan_of how; from then on, nobody changes either. See plan.c.
+ */
 #pragma once
 
 #include "base/sizes.h"
@@ -7,57 +8,75 @@
 #include "operations/operation.h"
 #include "threads/schedule.h"
 
-/* The passes that a call runs. To write only, it takes the caller's sums, or needs none. */
-typedef enum { SUMS = 1 << SUM, RESULTS = 1 << WRITE, WHOLE = SUMS | RESULTS } bn_passes;
-
+/* What a call computes. */
 typedef struct {
     const bn_problem *problem;
     const bn_operation *operation;
+    const bn_parts *parts; /* the sums that it gives, or takes; NULL: neither */
     const bn_dtype_kernels *kernels;
-    bn_passes passes;
-    bool at_once; /* does a task write what it has summed? Then results depend on no sum */
-    bool exact;   /* are the sums exact? */
-    double count; /* elements per channel, over all parts */
+    bool runs[PASSES]; /* without SUM, it takes sums, or needs none */
+    bool at_once;      /* does a task write what it has summed? Then results depend on no sum */
+    bool exact;        /* are the sums exact? */
+    double count;      /* elements per channel, over all parts */
     formula formula[PASSES];
     int sum_planes;                      /* of sums, and of their compensations if there are any */
     int coef_planes;                     /* of coefficients that the operation's formulas take */
     int64_t element_bytes, number_bytes; /* a number has the arithmetic type */
     unsigned strided;                    /* operands, as bits */
-    bn_sum_order order;
+    bn_sum_order order;                  /* if there are elements */
+} bn_call;
 
-    /* The rest is for speed. */
-    bool nontemporal; /* do stores bypass the cache? */
+bn_call bn_call_of(const bn_problem *p, const bn_operation *operation, bool reduces,
+                   const bn_parts *parts);
+
+/* How the work is cut: a tile of channels is finished in slices. */
+typedef struct {
     /* Is each run done by itself, with one coefficient per channel? SUM then has another kernel,
      * with equal bits: of short runs, a chunk is one group (plan.c); long runs have no other. */
     bool by_runs[PASSES];
+    bool joint;                       /* does each write task span all tiles? */
+    int64_t channels, slice_channels; /* of a tile, of a slice */
     /* Of a row of the widest tile or, if written jointly, of all channels; 0 if by runs. */
     int64_t columns[PASSES];
-    bool abreast; /* are four rows written at a time? */
-    bool dense;   /* else: are the rows that a task writes contiguous, and written as one? */
-    unsigned copies[PASSES]; /* strided operands of which tasks copy their parts, as bits */
-    bool spaced;             /* else: is each position of a row summed by itself, where it is? */
+    int64_t rows_per_write; /* of a joint task */
+} bn_tiles;
+
+/* How tasks walk strided operands. */
+typedef struct {
+    unsigned operands[PASSES]; /* of which tasks copy their parts, as bits */
+    bool spaced;               /* else: is each position of a row summed by itself, where it is? */
     int64_t range_positions, ranges; /* else, to write: so many adjacent positions at a time, and so
                                         many of these ranges equally far apart */
-    int64_t ring;              /* numbers per coefficient in the ring for writes; 0: no ring */
-    int64_t channels_per_tile; /* a tile is finished in slices */
-    int64_t channels_per_slice;
-    bool joint;                  /* does each write task span all tiles? */
-    int64_t rows_per_write;      /* of a joint task */
-    int64_t copied, part, slots; /* copies: elements of one, at most written at a time, how many */
-    bn_schedule schedule;        /* no tasks if there are no elements */
+    int64_t elements, part, slots;   /* of a copy; at most written at a time; how many are kept */
+} bn_copies;
+
+/* How rows are written. */
+typedef struct {
+    bool nontemporal; /* do stores bypass the cache? */
+    bool abreast;     /* are four rows written at a time? */
+    bool dense;       /* else: are the rows that a task writes contiguous, and written as one? */
+    int64_t ring;     /* numbers per coefficient in the ring; 0: no ring */
+} bn_writing;
+
+/* How a call is computed. All of it is for speed. */
+typedef struct {
+    const bn_call *call;
+    bn_tiles tiles;
+    bn_copies copies;
+    bn_writing writing;
+    bn_schedule schedule; /* no tasks if there are no elements */
 } bn_plan;
 
 /* A plan for at most so many threads. */
-bn_plan bn_plan_of(const bn_problem *p, const bn_operation *operation, bn_passes passes,
-                   int threads);
+bn_plan bn_plan_of(const bn_call *call, int threads);
 
 /* The positions of a row as exact sums read it: as few as fill a portion's. */
-static inline int64_t exact_positions(const bn_plan *plan) {
-    return at_most(plan->order.row_positions,
-                   ceil_div(BN_PORTION_COLUMNS, plan->problem->channels));
+static inline int64_t exact_positions(const bn_call *call) {
+    return at_most(call->order.row_positions,
+                   ceil_div(BN_PORTION_COLUMNS, call->problem->channels));
 }
 
 /* Columns of a row of n channels. */
-static inline int64_t columns_of(const bn_plan *plan, int64_t n) {
-    return n * plan->order.row_positions * plan->problem->run;
+static inline int64_t columns_of(const bn_call *call, int64_t n) {
+    return n * call->order.row_positions * call->problem->run;
 }

@@ -10,30 +10,32 @@
 
 static void lay_out_scratch(const bn_room *room, bn_scratch *s, char *memory, size_t *used) {
     const bn_plan *plan = room->plan;
-    const int n = bn_sum_count(plan->formula[SUM]);
+    const bn_call *call = plan->call;
+    const int n = bn_sum_count(call->formula[SUM]);
     for (int pass = 0; pass < PASSES; pass++) {
-        const int64_t ring = pass == WRITE && plan->ring ? plan->ring + LINE_BYTES : 0;
+        const int64_t ring =
+            pass == WRITE && plan->writing.ring ? plan->writing.ring + LINE_BYTES : 0;
         s->from[pass] = -1;
         s->expanded[pass] =
-            lay_out(memory, used, plan->coef_planes * at_least(plan->columns[pass], ring),
-                    plan->number_bytes);
+            lay_out(memory, used, call->coef_planes * at_least(plan->tiles.columns[pass], ring),
+                    call->number_bytes);
     }
-    for (int o = 0; plan->strided >> o; o++) {
-        const int64_t slots = plan->strided >> o & 1 ? plan->slots : 0;
-        s->copy[o] = lay_out(memory, used, slots * plan->copied, plan->element_bytes);
+    for (int o = 0; call->strided >> o; o++) {
+        const int64_t slots = call->strided >> o & 1 ? plan->copies.slots : 0;
+        s->copy[o] = lay_out(memory, used, slots * plan->copies.elements, call->element_bytes);
         s->copied[o] = lay_out(memory, used, slots, sizeof(bn_chunk));
         for (int64_t i = 0; memory && i < slots; i++)
             s->copied[o][i].n = 0;
     }
-    s->sums.stride = round_up(plan->columns[SUM] + BN_PAD, LINE_BYTES / sizeof(double));
-    const int64_t columns = plan->passes & SUMS && plan->columns[SUM] ? s->sums.stride : 0;
-    s->sums.plane = lay_out(memory, used, plan->sum_planes * columns, sizeof(double));
-    s->sums.group = lay_out(memory, used, n * columns, plan->number_bytes);
+    s->sums.stride = round_up(plan->tiles.columns[SUM] + BN_PAD, LINE_BYTES / sizeof(double));
+    const int64_t columns = call->runs[SUM] && plan->tiles.columns[SUM] ? s->sums.stride : 0;
+    s->sums.plane = lay_out(memory, used, call->sum_planes * columns, sizeof(double));
+    s->sums.group = lay_out(memory, used, n * columns, call->number_bytes);
     s->sums.n = n;
-    if (plan->exact) {
-        bn_lay_out_exact(&s->exact, plan->problem, plan->kernels, plan->formula[SUM],
-                         plan->by_runs[SUM], exact_positions(plan), plan->channels_per_tile, memory,
-                         used);
+    if (call->exact) {
+        bn_lay_out_exact(&s->exact, call->problem, call->kernels, call->formula[SUM],
+                         plan->tiles.by_runs[SUM], exact_positions(call), plan->tiles.channels,
+                         memory, used);
         s->exact.state = room->state;
         s->exact.alone = plan->schedule.threads == 1;
     }
@@ -42,18 +44,19 @@ static void lay_out_scratch(const bn_room *room, bn_scratch *s, char *memory, si
 /* If `memory` is NULL, the bytes are only counted. */
 static void lay_out_all(bn_room *room, char *memory, size_t *used) {
     const bn_plan *plan = room->plan;
-    bn_channels *c = &room->channels;
-    const int64_t n = plan->problem->channels, planes = plan->sum_planes;
-    c->coefs = lay_out(memory, used, plan->coef_planes * n, plan->number_bytes);
+    const bn_call *call = plan->call;
+    bn_channel_memory *c = &room->channels;
+    const int64_t n = call->problem->channels, planes = call->sum_planes;
+    c->coefs = lay_out(memory, used, call->coef_planes * n, call->number_bytes);
     c->sums.plane = lay_out(memory, used, planes * n, sizeof(double));
-    for (int i = 0; i < plan->operation->values; i++)
-        c->value[i] = lay_out(memory, used, n, sizeof(double));
+    for (int i = 0; i < call->operation->n_kept; i++)
+        c->kept[i] = lay_out(memory, used, n, sizeof(double));
     room->partial = c->sums.plane;
-    if (plan->passes & SUMS && plan->order.chunks > 1)
-        room->partial = lay_out(memory, used, plan->order.chunks * planes * n, sizeof(double));
-    if (plan->exact)
+    if (call->runs[SUM] && call->order.chunks > 1)
+        room->partial = lay_out(memory, used, call->order.chunks * planes * n, sizeof(double));
+    if (call->exact)
         room->state = lay_out(memory, used, 1, sizeof *room->state);
-    room->strided = lay_out(memory, used, plan->strided ? BN_OPERANDS : 0, sizeof *room->strided);
+    room->strided = lay_out(memory, used, call->strided ? BN_OPERANDS : 0, sizeof *room->strided);
     room->scratch = lay_out(memory, used, plan->schedule.threads, sizeof *room->scratch);
     for (int i = 0; i < plan->schedule.threads; i++) {
         bn_scratch counted;
@@ -63,14 +66,14 @@ static void lay_out_all(bn_room *room, char *memory, size_t *used) {
 }
 
 bool bn_take_room(bn_room *room, const bn_plan *plan) {
-    const bn_problem *p = plan->problem;
+    const bn_problem *p = plan->call->problem;
     char *memory = NULL;
     *room = (bn_room){
         .plan = plan,
         .channels = {.problem = p,
-                     .count = plan->count,
-                     .summed = plan->passes & SUMS,
-                     .sums = {.stride = p->channels, .n = bn_sum_count(plan->formula[SUM])}},
+                     .count = plan->call->count,
+                     .summed = plan->call->runs[SUM],
+                     .sums = {.stride = p->channels, .n = bn_sum_count(plan->call->formula[SUM])}},
     };
     for (int round = 0; round < 2; round++) {
         size_t bytes = 0;
@@ -81,7 +84,8 @@ bool bn_take_room(bn_room *room, const bn_plan *plan) {
     for (int o = 0; o < BN_OPERANDS; o++)
         if (p->strided[o])
             bn_set_strided(&room->strided[o], p->strided[o], p->axes, o >= BN_DST);
-    if (plan->exact)
-        *room->state = bn_state_sums(p, plan->operation->formulas[SUM]);
+    if (plan->call->exact)
+        *room->state = bn_state_sums(p->dtype, plan->call->operation->formulas[SUM],
+                                     plan->call->parts->state, p->channels);
     return true;
 }

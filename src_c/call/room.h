@@ -21,7 +21,7 @@ typedef struct {
 
 typedef struct {
     const bn_plan *plan;
-    bn_channels channels;
+    bn_channel_memory channels;
     double *partial;       /* (chunks, planes, channels); if there is one chunk, channels.sums */
     bn_accumulator *state; /* of exact sums; threads add to it */
     bn_scratch *scratch;   /* of each thread */

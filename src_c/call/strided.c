@@ -1,6 +1,6 @@
 /* strided.c: copies the chunks of strided operands. A chunk is one range of a dense array's
  * elements, or several equal ones. In the view, a range is cut into boxes of two axes, which
- * kernels/copies.inc copies. */
+ * kernels/moves/copies.inc copies. */
 #include "call/strided.h"
 
 #include "base/sizes.h"

@@ -1,12 +1,12 @@
 /* sum.c: carries out what order.c decides: every addition of sums that are not exact. A channel's
  * sum is finished from top to bottom of this list.
  *
- *     1  blocks, groups     into a column's sum: kernels/loops.inc; of runs that stay in registers,
- *                           2 follows at once: kernels/runs.inc
- *     2  a chunk's columns  into its channels' sums: add_positions, add_columns (kernels/sums.inc)
- *     3  chunks             in order, then what rounding took from them: bn_add_chunks
- *     4  the operation      finish_slice (tasks.c): refine; then finish, with bn_set_coefs. Then
- *                           `expanded` lays coefficients out for coefs_at (kernels/rings.inc)
+ *     1  blocks, groups     into a column's sum: kernels/sums/loops.inc; of runs that stay in
+ * registers, 2 follows at once: kernels/sums/runs.inc 2  a chunk's columns  into its channels'
+ * sums: add_positions, add_columns (kernels/sums/sums.inc) 3  chunks             in order, then
+ * what rounding took from them: bn_add_chunks 4  the operation      finish_slice (tasks.c): refine;
+ * then finish, with bn_set_coefs. Then `expanded` lays coefficients out for coefs_at
+ * (kernels/writes/rings.inc)
  *
  * A chunk goes to a kernel as boxes: rows whose blocks follow each other. */
 #include "call/task.h"
@@ -22,8 +22,8 @@ static bn_sums sums_from(const bn_sums *sums, int64_t column) {
 
 /* A chunk's sums, from a channel on. */
 static bn_sums sums_of_chunk(const bn_room *room, int64_t index, int64_t channel) {
-    const int64_t n = room->plan->problem->channels;
-    return (bn_sums){room->partial + index * room->plan->sum_planes * n + channel, n, NULL,
+    const int64_t n = room->plan->call->problem->channels;
+    return (bn_sums){room->partial + index * room->plan->call->sum_planes * n + channel, n, NULL,
                      room->channels.sums.n};
 }
 
@@ -60,8 +60,8 @@ static int boxes_of_strands(const bn_task *t, int64_t positions, int64_t cols,
 /* A single position's run: rows are four consecutive stretches; what is left of the run is one
  * row. */
 static int boxes_of_stretches(const bn_task *t, bn_box box[BN_BOXES]) {
-    const bn_plan *plan = t->plan;
-    const int64_t stretch = plan->order.stretch, block = BN_ROWS * stretch, n = t->chunk.n;
+    const bn_call *call = t->plan->call;
+    const int64_t stretch = call->order.stretch, block = BN_ROWS * stretch, n = t->chunk.n;
     *box = bn_first_row(t, n);
     if (n < block)
         return 1;
@@ -69,7 +69,7 @@ static int boxes_of_stretches(const bn_task *t, bn_box box[BN_BOXES]) {
     box->repeats = n / block;
     box->cols = stretch;
     for (int o = 0; o < BN_OPERANDS; o++) {
-        box->next_row[o] = stretch * bn_next_element(o, plan->element_bytes);
+        box->next_row[o] = stretch * bn_next_element(o, call->element_bytes);
         box->next_repeat[o] = BN_ROWS * box->next_row[o];
     }
     return add_box(box, 1, n % block > 0, n % block);
@@ -78,7 +78,7 @@ static int boxes_of_stretches(const bn_task *t, bn_box box[BN_BOXES]) {
 /* Each channel is summed in registers, with coefficients of its own. */
 static void sum_by_runs(const bn_task *t, const bn_sums *to) {
     const formula f = t->formula;
-    const bool long_runs = t->plan->order.form == LONG_RUNS;
+    const bool long_runs = t->plan->call->order.form == LONG_RUNS;
     bn_box box[BN_BOXES];
     const int boxes = long_runs && t->chunk.positions == 1
                           ? boxes_of_stretches(t, box)
@@ -87,7 +87,7 @@ static void sum_by_runs(const bn_task *t, const bn_sums *to) {
         box[i].channels = t->chunk.channels;
         box[i].folded = long_runs;
     }
-    t->plan->kernels->sum_runs[f.base][f.gate](box, boxes, &t->coefs, to);
+    t->plan->call->kernels->sum_runs[f.base][f.gate](box, boxes, &t->coefs, to);
 }
 
 static void clear(const bn_sums *sums, int planes, int64_t columns) {
@@ -100,21 +100,21 @@ static void clear(const bn_sums *sums, int planes, int64_t columns) {
 static void add_positions(const bn_task *t, const bn_sums *to) {
     const int64_t n = t->chunk.channels;
     const bn_sums *sums = &t->scratch->sums;
-    for (int64_t m = t->plan->order.row_positions; m > 1; m -= m / 2) {
+    for (int64_t m = t->plan->call->order.row_positions; m > 1; m -= m / 2) {
         const bn_sums upper = sums_from(sums, (m - m / 2) * n);
-        t->plan->kernels->add_sums(sums, &upper, m / 2 * n);
+        t->plan->call->kernels->add_sums(sums, &upper, m / 2 * n);
     }
-    for (int plane = 0; plane < t->plan->sum_planes; plane++)
+    for (int plane = 0; plane < t->plan->call->sum_planes; plane++)
         memcpy(to->plane + plane * to->stride, sums->plane + plane * sums->stride,
                (size_t)n * sizeof(double));
 }
 
 /* With runs, a channel's columns are adjacent: add them up. */
 static void add_columns(const bn_task *t, const bn_sums *to) {
-    const int64_t columns = t->plan->problem->run;
+    const int64_t columns = t->plan->call->problem->run;
     for (int64_t c = 0; c < t->chunk.channels; c++) {
         const bn_sums own = sums_from(&t->scratch->sums, c * columns), one = sums_from(to, c);
-        t->plan->kernels->sum_columns(&own, columns, &one);
+        t->plan->call->kernels->sum_columns(&own, columns, &one);
     }
 }
 
@@ -136,9 +136,9 @@ static void sum_all_rows(const bn_task *t, int64_t each, sum_of_rows *sum) {
  * fetched of a row is near in time, too: up to a fifth less time (measured). */
 static void sum_strands(const bn_task *t, int64_t positions) {
     const formula f = t->formula;
-    const bool spaced = t->plan->spaced;
+    const bool spaced = t->plan->copies.spaced;
     const int64_t calls = spaced ? positions : 1, most = spaced ? BN_GROUP : INT64_MAX;
-    const int64_t columns = t->chunk.channels * positions * t->plan->problem->run / calls;
+    const int64_t columns = t->chunk.channels * positions * t->plan->call->problem->run / calls;
     bn_box box[BN_BOXES];
     const int boxes = boxes_of_strands(t, positions, columns, box);
     for (int k = 0; k < boxes; k++)
@@ -147,7 +147,7 @@ static void sum_strands(const bn_task *t, int64_t positions) {
             part.repeats = at_most(left, most);
             for (int64_t i = 0; i < calls; i++) {
                 const bn_sums sums = sums_from(&t->scratch->sums, i * columns);
-                t->plan->kernels->sum[f.base][f.gate](&part, 1, &t->coefs, &sums);
+                t->plan->call->kernels->sum[f.base][f.gate](&part, 1, &t->coefs, &sums);
                 bn_move(&part.at, t->next_position, 1);
             }
             bn_move(&box[k].at, box[k].next_repeat, part.repeats);
@@ -156,15 +156,16 @@ static void sum_strands(const bn_task *t, int64_t positions) {
 
 static void sum_by_columns(const bn_task *t, const bn_sums *to) {
     const bn_plan *plan = t->plan;
-    clear(&t->scratch->sums, plan->sum_planes, columns_of(plan, t->chunk.channels) + BN_PAD);
-    sum_all_rows(t, plan->order.row_positions, sum_strands);
-    (plan->order.form == CHANNELS_LAST ? add_positions : add_columns)(t, to);
+    const bn_call *call = plan->call;
+    clear(&t->scratch->sums, call->sum_planes, columns_of(call, t->chunk.channels) + BN_PAD);
+    sum_all_rows(t, call->order.row_positions, sum_strands);
+    (call->order.form == CHANNELS_LAST ? add_positions : add_columns)(t, to);
 }
 
 /* Exact sums need no order: a box has all rows, one after the other. */
 static void sum_rows_exactly(const bn_task *t, int64_t positions) {
-    const bn_problem *p = t->plan->problem;
-    const bool by_runs = t->plan->by_runs[SUM];
+    const bn_problem *p = t->plan->call->problem;
+    const bool by_runs = t->plan->tiles.by_runs[SUM];
     bn_box box = bn_first_row(t, by_runs ? t->chunk.n : t->chunk.channels * positions * p->run);
     box.rows = (int)(t->chunk.positions / positions);
     box.channels = by_runs ? t->chunk.channels : 1;
@@ -176,11 +177,11 @@ static void sum_rows_exactly(const bn_task *t, int64_t positions) {
 void bn_sum(const bn_task *t) {
     const bn_plan *plan = t->plan;
     const bn_sums to = sums_of_chunk(t->room, t->chunk.index, t->chunk.channel);
-    if (plan->exact) {
+    if (plan->call->exact) {
         bn_take_tile(&t->scratch->exact, t->chunk.channel, t->chunk.channels);
-        sum_all_rows(t, exact_positions(plan), sum_rows_exactly);
+        sum_all_rows(t, exact_positions(plan->call), sum_rows_exactly);
     } else {
-        (plan->by_runs[SUM] ? sum_by_runs : sum_by_columns)(t, &to);
+        (plan->tiles.by_runs[SUM] ? sum_by_runs : sum_by_columns)(t, &to);
     }
 }
 
@@ -195,16 +196,16 @@ static double with_compensation(double sum, double compensation) {
  * after they were summed again, because compensations join the sums. A single chunk's sums are in
  * place: none is -0, so adding them to 0 would change nothing. */
 void bn_add_chunks(const bn_room *room, int64_t from, int64_t n) {
-    const bn_plan *plan = room->plan;
+    const bn_call *call = room->plan->call;
     const bn_sums sums = sums_from(&room->channels.sums, from);
-    if (plan->order.chunks > 1) {
-        clear(&sums, plan->sum_planes, n);
-        for (int64_t chunk = 0; chunk < plan->order.chunks; chunk++) {
+    if (call->order.chunks > 1) {
+        clear(&sums, call->sum_planes, n);
+        for (int64_t chunk = 0; chunk < call->order.chunks; chunk++) {
             const bn_sums terms = sums_of_chunk(room, chunk, from);
-            plan->kernels->add_sums(&sums, &terms, n);
+            call->kernels->add_sums(&sums, &terms, n);
         }
     }
-    for (int i = 0; i < plan->sum_planes - sums.n; i++) {
+    for (int i = 0; i < call->sum_planes - sums.n; i++) {
         double *sum = sums.plane + i * sums.stride;
         const double *compensation = sum + sums.n * sums.stride;
         for (int64_t c = 0; c < n; c++)

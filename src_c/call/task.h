@@ -15,8 +15,8 @@ typedef struct {
      * if it is strided, in the thread's copy of the chunk. */
     bn_place at;
     int64_t next_position[BN_OPERANDS], next_channel[BN_OPERANDS];
-    bn_coefs coefs;         /* of the chunk's channels */
-    int64_t channels_ahead; /* to write: to the tile that may be prefetched; 0: none */
+    bn_coefs coefs;            /* of the chunk's channels */
+    int64_t prefetch_channels; /* to write: to the tile that may be prefetched; 0: none */
 } bn_task;
 
 /* Where a position begins in each operand. */

@@ -21,7 +21,7 @@ enum {
 };
 
 /* A term adds less than 2^44 to a limb between carries: at most six counts, each below 2^40, for
- * itself or its square, and for what rounding took from it (kernels/exact.inc). */
+ * itself or its square, and for what rounding took from it (kernels/exact/exact.inc). */
 enum { MOST_TERMS = 1 << 16, LOG2_OF_TERM = BN_LIMB_BITS + 4 };
 _Static_assert((int64_t)(MOST_TERMS + PORTION_BYTES) <= (int64_t)1 << (62 - LOG2_OF_TERM),
                "limbs hold what is added between carries");
@@ -45,16 +45,17 @@ void bn_lay_out_exact(bn_exact *e, const bn_problem *p, const bn_dtype_kernels *
                  .pitch = pitch,
                  .limbs = format->limbs,
                  .lowest = format->lowest,
-                 .by_runs = by_runs,
+                 .one_column = by_runs,
                  .squares = base_table[f.base].squares},
         .from = -1,
         .paired = kernels->paired && !by_runs,
-        .most = PORTION_BYTES / bn_dtype_table[p->dtype].number_bytes,
+        .portion_terms = PORTION_BYTES / bn_dtype_table[p->dtype].number_bytes,
         .positions = positions,
         .run = run,
     };
     e->sums.limb = lay_out(memory, used, (format->limbs + 1) * pitch, sizeof(int64_t));
-    e->terms = lay_out(memory, used, BN_SUMS * (e->most + BN_PORTION_COLUMNS), e->number_bytes);
+    e->terms =
+        lay_out(memory, used, BN_SUMS * (e->portion_terms + BN_PORTION_COLUMNS), e->number_bytes);
 }
 
 /* ---- from terms to limbs ----------------------------------------------------------- */
@@ -62,15 +63,15 @@ void bn_lay_out_exact(bn_exact *e, const bn_problem *p, const bn_dtype_kernels *
 /* Add a portion's terms to the limbs from `column` on. */
 static void add_portion(bn_exact *e, const bn_box *b, const bn_coefs *coefs, int64_t column) {
     const formula f = e->formula;
-    const int64_t next_sum = e->most + BN_PORTION_COLUMNS, n = b->rows * b->cols;
+    const int64_t next_sum = e->portion_terms + BN_PORTION_COLUMNS, n = b->rows * b->cols;
     const int64_t columns = round_up(b->cols, e->paired ? 2 * e->kernels->lanes : 1);
-    e->sums.terms += e->sums.by_runs ? n : b->rows;
+    e->sums.terms += e->sums.one_column ? n : b->rows;
     if (e->sums.terms > MOST_TERMS)
         e->kernels->exact->carry(&e->sums);
     bn_terms terms = {
-        e->terms, next_sum, e->sums.by_runs ? b->cols : BN_PORTION_COLUMNS, {BN_NO_RANGE}};
+        e->terms, next_sum, e->sums.one_column ? b->cols : BN_PORTION_COLUMNS, {BN_NO_RANGE}};
     e->kernels->terms[f.base][f.gate](b, coefs, &terms);
-    if (e->sums.by_runs) /* zeros up to whole registers */
+    if (e->sums.one_column) /* zeros up to whole registers */
         for (int s = 0; s < BN_SUMS; s++)
             memset(e->terms + (s * next_sum + n) * e->number_bytes, 0,
                    BN_PORTION_COLUMNS * sizeof(float));
@@ -85,8 +86,8 @@ static int64_t even_size(int64_t n, int64_t most) {
 }
 
 void bn_sum_exactly(bn_exact *e, const bn_box *box, const bn_coefs *coefs) {
-    const bool by_runs = e->sums.by_runs;
-    const int64_t most = e->most, all = box->cols;
+    const bool by_runs = e->sums.one_column;
+    const int64_t most = e->portion_terms, all = box->cols;
     const int64_t cols = !by_runs      ? BN_PORTION_COLUMNS
                          : all <= most ? all
                                        : round_up(even_size(all, most), BN_PORTION_COLUMNS);
@@ -102,8 +103,8 @@ void bn_sum_exactly(bn_exact *e, const bn_box *box, const bn_coefs *coefs) {
                 const bool more = x + cols < all, last = by_runs && row + rows >= box->rows;
                 const int64_t next = more ? cols : -x, down = more ? 0 : last ? -row : rows;
                 for (int o = 0; o < BN_OPERANDS; o++)
-                    b.ahead[o] = next * e->element_bytes + down * box->next_row[o] +
-                                 (last && !more ? ahead * box->next_channel[o] : 0);
+                    b.prefetch_bytes[o] = next * e->element_bytes + down * box->next_row[o] +
+                                          (last && !more ? ahead * box->next_channel[o] : 0);
                 bn_move(&b.at, box->next_channel, c);
                 bn_move(&b.at, box->next_row, row);
                 bn_move_elements(&b.at, x, e->element_bytes);
@@ -116,14 +117,14 @@ void bn_sum_exactly(bn_exact *e, const bn_box *box, const bn_coefs *coefs) {
 
 /* ---- from a tile to the state ------------------------------------------------------- */
 
-bn_accumulator bn_state_sums(const bn_problem *p, base_formula f) {
-    const int limbs = bn_format_of_sums(p->dtype, f)->limbs;
-    return (bn_accumulator){.limb = p->state,
-                            .columns = p->channels,
-                            .pitch = BN_SUMS * p->channels,
+bn_accumulator bn_state_sums(bn_dtype dtype, base_formula f, int64_t *state, int64_t n) {
+    const int limbs = bn_format_of_sums(dtype, f)->limbs;
+    return (bn_accumulator){.limb = state,
+                            .columns = n,
+                            .pitch = BN_SUMS * n,
                             .limbs = limbs,
-                            .first = limbs,
-                            .end = limbs};
+                            .lowest_touched = limbs,
+                            .end_touched = limbs};
 }
 
 /* The channel of column j of the tile's limbs, or -1. Columns go round all of the tile's channels,
@@ -153,8 +154,8 @@ static void add_row(const int64_t *limb, int64_t n, const int64_t *channel, int6
 }
 
 static void touch(bn_accumulator *state, int row) {
-    int lowest = __atomic_load_n(&state->first, __ATOMIC_RELAXED);
-    while (row < lowest && !__atomic_compare_exchange_n(&state->first, &lowest, row, true,
+    int lowest = __atomic_load_n(&state->lowest_touched, __ATOMIC_RELAXED);
+    while (row < lowest && !__atomic_compare_exchange_n(&state->lowest_touched, &lowest, row, true,
                                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         ;
 }
@@ -173,16 +174,16 @@ static void add_to_state(bn_exact *e) {
     /* A thread alone comes to each tile once, so even its flags may be added. */
     const bool in_order = e->alone && all == e->channels && !e->paired;
     e->kernels->exact->carry(a);
-    touch(state, a->first < a->end ? a->first : state->limbs);
+    touch(state, a->lowest_touched < a->end_touched ? a->lowest_touched : state->limbs);
     for (int64_t x = 0; x < all; x += BN_PORTION_COLUMNS) {
         int64_t channel[BN_PORTION_COLUMNS];
         const int64_t n = at_most(BN_PORTION_COLUMNS, all - x);
         if (!in_order)
             for (int64_t j = 0; j < n; j++)
                 channel[j] = channel_of(e, x + j);
-        for (int i = 0; i < BN_SUMS * (a->end - a->first + a->flagged); i++) {
-            const int row = a->first + i / BN_SUMS, s = i % BN_SUMS;
-            const bool flags = row == a->end; /* they are the last row */
+        for (int i = 0; i < BN_SUMS * (a->end_touched - a->lowest_touched + a->flagged); i++) {
+            const int row = a->lowest_touched + i / BN_SUMS, s = i % BN_SUMS;
+            const bool flags = row == a->end_touched; /* they are the last row */
             const int k = flags ? a->limbs : row;
             const int64_t *limb = a->limb + k * a->pitch + s * a->columns + x;
             int64_t *to = state->limb + k * state->pitch + s * state->columns;
@@ -193,7 +194,7 @@ static void add_to_state(bn_exact *e) {
                     to[e->from + x + j] += limb[j];
         }
     }
-    a->first = a->end = 0;
+    a->lowest_touched = a->end_touched = 0;
     a->flagged = false;
 }
 

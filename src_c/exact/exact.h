@@ -9,10 +9,10 @@ typedef struct {
     const bn_dtype_kernels *kernels;
     formula formula;
     int64_t element_bytes, number_bytes;
-    bn_accumulator sums, *state;     /* all threads share the state */
-    bool alone;                      /* does no other thread add to it? */
-    bool paired;                     /* do registers have even and odd columns apart? */
-    int64_t most;                    /* terms of a portion */
+    bn_accumulator sums, *state; /* all threads share the state */
+    bool alone;                  /* does no other thread add to it? */
+    bool paired;                 /* do registers have even and odd columns apart? */
+    int64_t portion_terms;
     int64_t positions, run;          /* of a row; by runs, both are 1 */
     int64_t from, channels, columns; /* of the tile; there is none yet if `from` is -1 */
     char *terms;                     /* of a portion */
@@ -22,8 +22,8 @@ static inline const bn_format *bn_format_of_sums(bn_dtype dtype, base_formula f)
     return &bn_formats[dtype][base_table[f].squares ? BN_OF_MOMENTS : BN_OF_GRADIENTS];
 }
 
-/* A problem's state of zeros, as an accumulator of this formula's sums, by channels. */
-bn_accumulator bn_state_sums(const bn_problem *p, base_formula f);
+/* A state of zeros of n channels, as an accumulator of this formula's sums, by channels. */
+bn_accumulator bn_state_sums(bn_dtype dtype, base_formula f, int64_t *state, int64_t n);
 
 /* Room for a thread's memory; state and alone are the caller's to set. A tile has up to so many
  * channels; its rows, so many positions. */

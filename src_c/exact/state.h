@@ -23,7 +23,7 @@
  * limbs, each below 2^40, fits 63 bits. */
 #pragma once
 
-#include "kernels/limbs.h"
+#include "kernels/exact/limbs.h"
 
 enum {
     BN_MOST_PARTS = (1 << 20) - 1,

@@ -9,7 +9,8 @@
 #pragma once
 
 #include "base/bn.h"
-#include "kernels/limbs.h"
+#include "base/sizes.h"
+#include "kernels/exact/limbs.h"
 #include "kernels/formulas.h"
 
 /* How a kernel adds. BN_ROWS: the rows of a block. BN_GROUP: the blocks (or stretches) of a group.
@@ -32,13 +33,14 @@ typedef struct {
  * shorter ones, they are a second box, which follows the first; it has the same distances. A long
  * run is `folded` to the columns of a stretch. In other runs, each element keeps a column of its
  * own until all rows are added, and neither box has more than BN_GROUP repeats. For exact sums, a
- * box has any number of rows and no repeats; a kernel prefetches what is `ahead`.
+ * box has any number of rows and no repeats; a kernel prefetches what lies `prefetch_bytes`
+ * further.
  *
  * To write: there is one row or, if coefficients are a ring, there may be BN_ABREAST,
  * which are written side by side, so that coefficients are read once. Element i of a row belongs to
  * column i; if coefficients are a ring, columns wrap around. With `nontemporal`, whole registers of
- * a single row bypass the cache; a kernel then prefetches what is `ahead` of what it reads, unless
- * that is 0. */
+ * a single row bypass the cache; a kernel then prefetches what lies `prefetch_bytes` further of
+ * what it reads, unless that is 0. */
 enum { BN_ABREAST = 4, BN_BOXES = 2 };
 
 typedef struct {
@@ -48,7 +50,7 @@ typedef struct {
     int64_t next_channel[BN_OPERANDS];
     int64_t repeats, channels, cols;
     int rows;
-    int64_t ahead[BN_OPERANDS];
+    int64_t prefetch_bytes[BN_OPERANDS];
     bool folded, nontemporal;
 } bn_box;
 

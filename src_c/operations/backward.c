@@ -19,47 +19,47 @@
 
 /* What is kept per channel: the part of the mean that the arithmetic type does not hold, and
  * rstd. */
-enum { MEAN_LOW, RSTD, RSTD_LOW, VALUES };
-_Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
+enum { MEAN_LOW, RSTD, RSTD_LOW, KEPT };
+_Static_assert((int)KEPT <= (int)MOST_KEPT, "room for them");
 
 /* Sums, in the order of formulas.inc. */
 enum { SUM_DY, SUM_DY_XC };
 
-static void set_scale(const bn_channels *c, int64_t from, int64_t n, double *scale) {
-    bn_read_scale(c, from, n, c->value[RSTD] + from, c->value[RSTD_LOW] + from, scale);
+static void set_scale(const bn_channel_memory *c, int64_t from, int64_t n, double *scale) {
+    bn_read_scale(c, from, n, c->kept[RSTD] + from, c->kept[RSTD_LOW] + from, scale);
 }
 
 /* To recompute ReLU's gate takes the results' scale and shift. */
-static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
-    per_channel mean, scale, beta;
-    bn_set_mean(c, from, n, mean, bn_has_low(c->problem) ? c->value[MEAN_LOW] + from : NULL);
+static void prepare_sums(const bn_channel_memory *c, int64_t from, int64_t n) {
+    channel_block mean, scale, beta;
+    bn_set_mean(c, from, n, mean, bn_has_low(c->problem) ? c->kept[MEAN_LOW] + from : NULL);
     if (bn_formula_of(GRADIENTS, c->problem).gate == FROM_SRC) {
         set_scale(c, from, n, scale);
         bn_set_shift(c, COEF_OFFSET, from, n, mean, scale, beta);
     }
 }
 
-static void prepare_writes(const bn_channels *c, int64_t from, int64_t n) {
-    per_channel scale;
+static void prepare_writes(const bn_channel_memory *c, int64_t from, int64_t n) {
+    channel_block scale;
     if (bn_formula_of(GRADIENTS, c->problem).gate != FROM_SRC)
         set_scale(c, from, n, scale);
 }
 
-static void refine(const bn_channels *c, int64_t from, int64_t n) {
+static void refine(const bn_channel_memory *c, int64_t from, int64_t n) {
     const double *sum_dy = bn_plane(c, SUM_DY, from);
     double *sum_dy_xc = bn_plane(c, SUM_DY_XC, from);
-    const double *low = c->value[MEAN_LOW] + from;
+    const double *low = c->kept[MEAN_LOW] + from;
     if (bn_has_low(c->problem))
         for (int64_t i = 0; i < n; i++)
             sum_dy_xc[i] -= bn_times_low(sum_dy[i], low[i]);
 }
 
-static void finish(const bn_channels *c, int64_t from, int64_t n) {
+static void finish(const bn_channel_memory *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
-    const double *rstd = c->value[RSTD] + from, *rstd_low = c->value[RSTD_LOW] + from;
+    const double *rstd = c->kept[RSTD] + from, *rstd_low = c->kept[RSTD_LOW] + from;
     const double *sum_dy = bn_plane(c, SUM_DY, from);
     const double *sum_dy_xc = bn_plane(c, SUM_DY_XC, from);
-    per_channel diff_gamma, slope, shift;
+    channel_block diff_gamma, slope, shift;
     if (in_doubles(c->problem))
         for (int64_t i = 0; i < n; i++) {
             const pair r = {rstd[i], rstd_low[i]};
@@ -76,7 +76,7 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
         shift[i] = sum_dy[i] / c->count;
     if (bn_has_low(c->problem))
         for (int64_t i = 0; i < n; i++)
-            shift[i] -= bn_times_low(slope[i], c->value[MEAN_LOW][from + i]);
+            shift[i] -= bn_times_low(slope[i], c->kept[MEAN_LOW][from + i]);
     bn_set_coefs(c, COEF_SLOPE, from, n, slope);
     bn_set_coefs(c, COEF_SHIFT, from, n, shift);
     vector_write(&p->vector[BN_DIFF_BETA], from, n, sum_dy);
@@ -90,7 +90,7 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
         .formulas = {GRADIENTS, writes},                                                           \
         .writes_need_sums = (needs_sums),                                                          \
         .vectors = 1u << BN_DIFF_GAMMA | 1u << BN_DIFF_BETA,                                       \
-        .values = VALUES,                                                                          \
+        .n_kept = KEPT,                                                                            \
         .prepare = {prepare_sums, prepare_writes},                                                 \
         .refine = refine,                                                                          \
         .finish = finish,                                                                          \

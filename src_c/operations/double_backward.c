@@ -24,21 +24,21 @@
 
 /* What is kept per channel: the part of the mean that the arithmetic type does not hold; and rstd,
  * if it is computed before the sums. */
-enum { MEAN_LOW, RSTD, VALUES };
-_Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
+enum { MEAN_LOW, RSTD, KEPT };
+_Static_assert((int)KEPT <= (int)MOST_KEPT, "room for them");
 
 /* Sums, in the order of formulas.inc. */
 enum { SUM_DY, SUM_DY_XC, SUM_G, SUM_G_XC, SUM_DY_G };
 
-static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
-    per_channel mean;
-    bn_set_mean(c, from, n, mean, c->value[MEAN_LOW] + from);
+static void prepare_sums(const bn_channel_memory *c, int64_t from, int64_t n) {
+    channel_block mean;
+    bn_set_mean(c, from, n, mean, c->kept[MEAN_LOW] + from);
 }
 
-static void prepare_frozen(const bn_channels *c, int64_t from, int64_t n) {
-    const double *low = c->value[MEAN_LOW] + from;
-    double *rstd = c->value[RSTD] + from;
-    per_channel rstd_low, scale, slope, shift;
+static void prepare_frozen(const bn_channel_memory *c, int64_t from, int64_t n) {
+    const double *low = c->kept[MEAN_LOW] + from;
+    double *rstd = c->kept[RSTD] + from;
+    channel_block rstd_low, scale, slope, shift;
     bn_read_scale(c, from, n, rstd, rstd_low, scale);
     bn_read_or_zeros(c, BN_DIFF_DIFF_GAMMA, from, n, slope);
     bn_read_or_zeros(c, BN_DIFF_DIFF_BETA, from, n, shift);
@@ -50,22 +50,22 @@ static void prepare_frozen(const bn_channels *c, int64_t from, int64_t n) {
     bn_set_coefs(c, COEF_SHIFT, from, n, shift);
 }
 
-static void finish_frozen(const bn_channels *c, int64_t from, int64_t n) {
-    const double *rstd = c->value[RSTD] + from, *sum = bn_plane(c, SUM_DY_G, from);
-    per_channel diff_gamma;
+static void finish_frozen(const bn_channel_memory *c, int64_t from, int64_t n) {
+    const double *rstd = c->kept[RSTD] + from, *sum = bn_plane(c, SUM_DY_G, from);
+    channel_block diff_gamma;
     for (int64_t i = 0; i < n; i++)
         diff_gamma[i] = rstd[i] * sum[i];
     vector_write(&c->problem->vector[BN_DIFF_GAMMA], from, n, diff_gamma);
 }
 
 /* The coefficients are set channel by channel: arrays of them all would not fit a small stack. */
-static void finish(const bn_channels *c, int64_t from, int64_t n) {
+static void finish(const bn_channel_memory *c, int64_t from, int64_t n) {
     const double m = c->count;
-    const double *low = c->value[MEAN_LOW] + from;
+    const double *low = c->kept[MEAN_LOW] + from;
     const double *sum_dy = bn_plane(c, SUM_DY, from), *sum_g = bn_plane(c, SUM_G, from);
     const double *sum_dy_xc = bn_plane(c, SUM_DY_XC, from), *sum_g_xc = bn_plane(c, SUM_G_XC, from);
     const double *sum_dy_g = bn_plane(c, SUM_DY_G, from);
-    per_channel rstd, rstd_low, scale, dd_gamma, dd_beta, diff_gamma;
+    channel_block rstd, rstd_low, scale, dd_gamma, dd_beta, diff_gamma;
     bn_read_scale(c, from, n, rstd, rstd_low, scale);
     bn_read_or_zeros(c, BN_DIFF_DIFF_GAMMA, from, n, dd_gamma);
     bn_read_or_zeros(c, BN_DIFF_DIFF_BETA, from, n, dd_beta);
@@ -97,7 +97,7 @@ const bn_operation BN_OF_LEVEL(bn_double_backward)[2] = {
         .formulas = {DOUBLE_GRADIENTS, DOUBLE_FROZEN},
         .writes_need_sums = false,
         .vectors = 1u << BN_DIFF_GAMMA,
-        .values = VALUES,
+        .n_kept = KEPT,
         .prepare = {prepare_sums, prepare_frozen},
         .finish = finish_frozen,
     },
@@ -105,7 +105,7 @@ const bn_operation BN_OF_LEVEL(bn_double_backward)[2] = {
         .formulas = {DOUBLE_GRADIENTS, DOUBLE_BACKWARD},
         .writes_need_sums = true,
         .vectors = 1u << BN_DIFF_GAMMA,
-        .values = VALUES,
+        .n_kept = KEPT,
         .prepare = {prepare_sums, NULL},
         .finish = finish,
     },

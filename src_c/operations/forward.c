@@ -19,10 +19,10 @@
 #include "base/sizes.h"
 #include "operations/coefs.h"
 
-/* Values that are kept per channel. PIVOT is multiplied by POWER, a power of two, as the elements
+/* What is kept per channel. PIVOT is multiplied by POWER, a power of two, as the elements
  * are. SPREAD: the largest distance of a sampled element from the first one. */
-enum { PIVOT, POWER, SPREAD, VALUES };
-_Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
+enum { PIVOT, POWER, SPREAD, KEPT };
+_Static_assert((int)KEPT <= (int)MOST_KEPT, "room for them");
 
 /* Sums, in the order of formulas.inc; then what they become. */
 enum { SUM_XC, SUM_XC_XC };
@@ -49,7 +49,7 @@ static const double within_part[SAMPLED_POSITIONS] = {0.41421, 0.73205, 0.23607,
  * spread. So if elements have few bits, the pivot, the distances from it and their squares have few
  * bits too, and sums are exact. To be off by less than a unit does not make a pivot worse. Adding
  * and subtracting `large` rounds to multiples of its last place, a power of two. */
-static double moved(const bn_channels *c, double from, double by, double spread) {
+static double moved(const bn_channel_memory *c, double from, double by, double spread) {
     const double large = spread * 0x1p48, to = from + ((by + large) - large);
     return in_doubles(c->problem) ? to : (double)(float)to;
 }
@@ -67,14 +67,14 @@ static void add_sample(const double *first, int64_t n, const double *value, doub
 
 /* Cut the positions into `samples` equal parts, and the run likewise. For each i, sample a few
  * neighboring elements: at a position of part i, from an element of the run's part i on. */
-static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
+static void prepare_sums(const bn_channel_memory *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
     if (!c->summed)
         return;
     const int64_t positions = p->positions, run = p->run;
     const int64_t samples = at_most(positions, run == 1 ? SAMPLED_POSITIONS : SAMPLED_RUNS);
-    double *spread = c->value[SPREAD] + from;
-    per_channel first, next, sum = {0};
+    double *spread = c->kept[SPREAD] + from;
+    channel_block first, next, sum = {0};
     int64_t count = 0;
     memset(spread, 0, (size_t)n * sizeof *spread);
     for (int64_t i = 0; i < samples; i++) {
@@ -91,10 +91,10 @@ static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
     }
     for (int64_t j = 0; j < n; j++) {
         const double pivot = moved(c, first[j], sum[j] / (double)count, spread[j]);
-        c->value[PIVOT][from + j] = isfinite(pivot) ? pivot : 0;
-        c->value[POWER][from + j] = 1;
+        c->kept[PIVOT][from + j] = isfinite(pivot) ? pivot : 0;
+        c->kept[POWER][from + j] = 1;
     }
-    bn_set_coefs(c, COEF_MEAN, from, n, c->value[PIVOT] + from);
+    bn_set_coefs(c, COEF_MEAN, from, n, c->kept[PIVOT] + from);
 }
 
 /* ---- statistics ------------------------------------------------------------- */
@@ -105,7 +105,7 @@ typedef struct {
     double down, up, vanishing;
 } powers;
 
-static powers powers_of(const bn_channels *c) {
+static powers powers_of(const bn_channel_memory *c) {
     return in_doubles(c->problem) ? (powers){0x1p-600, 0x1p600, 0x1p-950}
                                   : (powers){0x1p-96, 0x1p96, 0x1p-100};
 }
@@ -113,9 +113,9 @@ static powers powers_of(const bn_channels *c) {
 enum { MOST_ROUNDS = 3 }; /* one for the power, one for the pivot after an overflow, one to spare */
 
 /* Must a channel be summed again? If so, change its pivot or power. */
-static bool wants_another(const bn_channels *c, int64_t i, double sum, double squares) {
+static bool wants_another(const bn_channel_memory *c, int64_t i, double sum, double squares) {
     const powers by = powers_of(c);
-    double *pivot = &c->value[PIVOT][i], *power = &c->value[POWER][i];
+    double *pivot = &c->kept[PIVOT][i], *power = &c->kept[POWER][i];
     const double off = sum / c->count, rest = squares - sum * off;
     if (!isfinite(squares) && *power == 1) {
         *power = by.down;
@@ -125,7 +125,7 @@ static bool wants_another(const bn_channels *c, int64_t i, double sum, double sq
     if (!isfinite(squares))
         return false;
     if (squares < c->count * by.vanishing && *power == 1 &&
-        (squares > 0 || sum != 0 || c->value[SPREAD][i] > 0)) {
+        (squares > 0 || sum != 0 || c->kept[SPREAD][i] > 0)) {
         *power = by.up;
         *pivot *= by.up;
         return true;
@@ -140,21 +140,21 @@ static bool wants_another(const bn_channels *c, int64_t i, double sum, double sq
     return false;
 }
 
-static bool must_sum_again(const bn_channels *c, int64_t from, int64_t n, int round) {
+static bool must_sum_again(const bn_channel_memory *c, int64_t from, int64_t n, int round) {
     const double *sum = bn_plane(c, SUM_XC, from), *squares = bn_plane(c, SUM_XC_XC, from);
     bool again = false;
     for (int64_t i = 0; i < n && round < MOST_ROUNDS; i++)
         again |= wants_another(c, from + i, sum[i], squares[i]);
     if (again) {
-        bn_set_coefs(c, COEF_MEAN, from, n, c->value[PIVOT] + from);
-        bn_set_coefs(c, COEF_SCALE, from, n, c->value[POWER] + from);
+        bn_set_coefs(c, COEF_MEAN, from, n, c->kept[PIVOT] + from);
+        bn_set_coefs(c, COEF_SCALE, from, n, c->kept[POWER] + from);
     }
     return again;
 }
 
-static void refine(const bn_channels *c, int64_t from, int64_t n) {
+static void refine(const bn_channel_memory *c, int64_t from, int64_t n) {
     double *sum = bn_plane(c, SUM_XC, from), *squares = bn_plane(c, SUM_XC_XC, from);
-    const double *pivot = c->value[PIVOT] + from, *power = c->value[POWER] + from;
+    const double *pivot = c->kept[PIVOT] + from, *power = c->kept[POWER] + from;
     const double inverse = 1 / bn_power_above(c->count);
     const bool has_low = bn_rows_of_statistics(c->problem->dtype) > STAT_LOW;
     double *low = has_low ? bn_plane(c, STAT_LOW, from) : NULL;
@@ -170,21 +170,21 @@ static void refine(const bn_channels *c, int64_t from, int64_t n) {
 
 /* ---- coefficients ----------------------------------------------------------- */
 
-/* Set all coefficients from the mean and the variance, which rstd replaces. */
-static void set_results(const bn_channels *c, int64_t from, int64_t n, const double *mean,
-                        double *variance) {
-    double *rstd = variance;
-    per_channel rstd_low, scale, beta;
+/* Set all coefficients from the mean and the variance. */
+static void set_results(const bn_channel_memory *c, int64_t from, int64_t n, const double *mean,
+                        const double *variance) {
+    channel_block rstd, rstd_low, scale, beta;
     bn_set_coefs(c, COEF_MEAN, from, n, mean);
-    bn_set_scale(c, from, n, rstd, rstd_low, scale);
+    bn_set_scale(c, from, n, variance, rstd, rstd_low, scale);
     bn_set_shift(c, COEF_SHIFT, from, n, mean, scale, beta);
 }
 
 /* A factor of 1 ignores the old value, even if that is NaN or Inf. */
-static void update(const bn_channels *c, int vector, int64_t from, int64_t n, const double *batch) {
+static void update(const bn_channel_memory *c, int vector, int64_t from, int64_t n,
+                   const double *batch) {
     const bn_vector *v = &c->problem->vector[vector];
     const double factor = c->problem->exponential_avg_factor;
-    per_channel running;
+    channel_block running;
     if (!v->data)
         return;
     vector_read(v, from, n, running);
@@ -193,12 +193,12 @@ static void update(const bn_channels *c, int vector, int64_t from, int64_t n, co
     vector_write(v, from, n, running);
 }
 
-static void finish(const bn_channels *c, int64_t from, int64_t n) {
+static void finish(const bn_channel_memory *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
     const double *mean = bn_plane(c, STAT_MEAN, from);
-    double *squares = bn_plane(c, STAT_SQUARES, from), *variance = squares;
+    const double *squares = bn_plane(c, STAT_SQUARES, from);
     const double inverse = 1 / bn_power_above(c->count);
-    per_channel unbiased;
+    channel_block variance, unbiased;
     for (int64_t i = 0; i < n; i++) {
         unbiased[i] = squares[i] / (inverse * (c->count - p->correction));
         variance[i] = squares[i] / (inverse * c->count);
@@ -212,9 +212,9 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
 
 /* ---- inference -------------------------------------------------------------- */
 
-static void prepare_inference(const bn_channels *c, int64_t from, int64_t n) {
+static void prepare_inference(const bn_channel_memory *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
-    per_channel mean, variance;
+    channel_block mean, variance;
     vector_read(&p->vector[BN_MEAN], from, n, mean);
     vector_read(&p->vector[BN_VARIANCE], from, n, variance);
     set_results(c, from, n, mean, variance);
@@ -229,12 +229,12 @@ static void prepare_inference(const bn_channels *c, int64_t from, int64_t n) {
         .again = SCALED_MOMENTS,                                                                   \
         .writes_need_sums = true,                                                                  \
         .vectors = 1u << BN_MEAN | 1u << BN_VARIANCE,                                              \
-        .of_nothing = NAN,                                                                         \
-        .values = VALUES,                                                                          \
+        .if_empty = NAN,                                                                           \
+        .n_kept = KEPT,                                                                            \
         .prepare = {prepare_sums, NULL},                                                           \
         .must_sum_again = must_sum_again,                                                          \
         .refine = refine,                                                                          \
-        .low_rows = 1,                                                                             \
+        .rows_of_lows = 1,                                                                         \
         .finish = finish,                                                                          \
     }
 const bn_operation BN_OF_LEVEL(bn_training)[2] = {TRAINING(NORMALIZE), TRAINING(NORMALIZE_ADD)};
@@ -242,7 +242,7 @@ const bn_operation BN_OF_LEVEL(bn_training)[2] = {TRAINING(NORMALIZE), TRAINING(
 #define INFERENCE(writes)                                                                          \
     {                                                                                              \
         .formulas = {NOTHING, writes},                                                             \
-        .values = VALUES,                                                                          \
+        .n_kept = KEPT,                                                                            \
         .prepare = {NULL, prepare_inference},                                                      \
     }
 const bn_operation BN_OF_LEVEL(bn_inference)[2] = {INFERENCE(NORMALIZE), INFERENCE(NORMALIZE_ADD)};

@@ -63,9 +63,9 @@ __attribute__((constructor)) static void watch_forks(void) {
  * thread (measured). No size tells of it, but the last teams do. So when a team did not pay, the
  * calling thread's next calls run alone, for `patience` times as long as it idled, at most a
  * second. Patience grows with each such team, so that trying again costs a call behind a product
- * 1/MOST of its time, and a single late team costs little. */
-enum { LEAST = 4, MOST = 64 };
-static _Thread_local bn_lesson learnt = {.patience = LEAST};
+ * 1/MOST_PATIENCE of its time, and a single late team costs little. */
+enum { LEAST_PATIENCE = 4, MOST_PATIENCE = 64 };
+static _Thread_local bn_lesson learnt = {.patience = LEAST_PATIENCE};
 
 bool bn_teams_pay(void) {
     return bn_seconds() >= learnt.alone_until;
@@ -74,8 +74,9 @@ bool bn_teams_pay(void) {
 bn_lesson bn_learn(bn_lesson before, double now, double start, double worked, int came) {
     const double took = now - start, alone = before.patience * (took - worked);
     if (took <= worked * came)
-        return (bn_lesson){before.alone_until, (int)at_least(before.patience / 2, LEAST)};
-    return (bn_lesson){now + (alone < 1 ? alone : 1), (int)at_most(2 * before.patience, MOST)};
+        return (bn_lesson){before.alone_until, (int)at_least(before.patience / 2, LEAST_PATIENCE)};
+    return (bn_lesson){now + (alone < 1 ? alone : 1),
+                       (int)at_most(2 * before.patience, MOST_PATIENCE)};
 }
 
 /* ---- regions --------------------------------------------------------------- */

@@ -58,7 +58,7 @@ typedef struct {
     const bn_stages *stages;
     const void *work;
     way_of_work way;
-    int64_t ahead; /* LIST: tiles that are summed before the first is written */
+    int64_t write_lag; /* LIST: tiles that are summed before the first is written */
     atomic_int entered;
     progress *tile;
     cursor *cursors; /* (PASSES, threads) */
@@ -93,7 +93,7 @@ static void wait_for_all_tiles(bn_team *team, int me) {
 
 static void run_task(bn_team *team, int me, bn_pass pass, int64_t tile, int64_t task) {
     const bn_schedule *s = team->s;
-    if (pass == WRITE && s->joint)
+    if (pass == WRITE && s->joint_tasks)
         wait_for_all_tiles(team, me);
     else if (pass == WRITE)
         wait_for_tile(team, me, tile);
@@ -103,14 +103,14 @@ static void run_task(bn_team *team, int me, bn_pass pass, int64_t tile, int64_t 
         finish_slices(team, me, tile);
 }
 
-/* Item i of the list. A round is the sum of tile t and the write of tile t - ahead; the first and
- * the last rounds have only one of the two. */
+/* Item i of the list. A round is the sum of tile t and the write of tile t - write_lag; the first
+ * and the last rounds have only one of the two. */
 static void run_listed(bn_team *team, int me, int64_t i) {
     const int64_t n = team->s->tasks, round = i / (2 * n), task = i % (2 * n);
     if (task < n && round < team->s->tiles)
         run_task(team, me, SUM, round, task);
-    else if (task >= n && round >= team->ahead)
-        run_task(team, me, WRITE, round - team->ahead, 2 * n - 1 - task);
+    else if (task >= n && round >= team->write_lag)
+        run_task(team, me, WRITE, round - team->write_lag, 2 * n - 1 - task);
 }
 
 static void run_tile(bn_team *team, int me, int64_t tile) {
@@ -120,19 +120,15 @@ static void run_tile(bn_team *team, int me, int64_t tile) {
         run_task(team, me, WRITE, tile, task);
 }
 
-static int64_t tasks_of(const bn_schedule *s, bn_pass pass) {
-    if (!s->has[pass])
-        return 0;
-    return pass == WRITE && s->joint ? s->joint : s->tiles * s->tasks;
-}
-
 static int64_t items_of(const bn_team *team, bn_pass pass) {
     const bn_schedule *s = team->s;
     if (team->way == SOLO)
         return pass == SUM ? s->tiles : 0;
     if (team->way == LIST)
-        return pass == SUM ? 2 * s->tasks * (s->tiles + team->ahead) : 0;
-    return tasks_of(s, pass);
+        return pass == SUM ? 2 * s->tasks * (s->tiles + team->write_lag) : 0;
+    if (!s->has[pass])
+        return 0;
+    return pass == WRITE && s->joint_tasks ? s->joint_tasks : s->tiles * s->tasks;
 }
 
 static void run_item(bn_team *team, int me, bn_pass pass, int64_t item) {
@@ -141,7 +137,7 @@ static void run_item(bn_team *team, int me, bn_pass pass, int64_t item) {
         run_tile(team, me, item);
     else if (team->way == LIST)
         run_listed(team, me, item);
-    else if (!team->s->joint)
+    else if (!team->s->joint_tasks)
         run_task(team, me, pass, item / n, item % n);
     else if (pass == SUM)
         run_task(team, me, pass, item % tiles, item / tiles);
@@ -183,7 +179,7 @@ int64_t bn_schedule_bytes(const bn_schedule *s) {
 
 static way_of_work way_of(const bn_schedule *s) {
     const int64_t cache = bn_last_level_bytes() / 2;
-    if (!s->has[SUM] || !s->has[WRITE] || s->tiles == 1 || s->joint)
+    if (!s->has[SUM] || !s->has[WRITE] || s->tiles == 1 || s->joint_tasks)
         return PHASES;
     if (s->tiles >= SOLO_TILES * s->threads && s->threads * s->tile_bytes <= cache)
         return SOLO;
@@ -194,7 +190,7 @@ void bn_schedule_execute(const bn_schedule *s, const bn_stages *stages, const vo
                          void *memory) {
     bn_team team = {.s = s, .stages = stages, .work = work, .way = way_of(s), .cursors = memory};
     team.tile = (progress *)(team.cursors + PASSES * s->threads);
-    team.ahead = s->threads > 1 ? at_most(ceil_div(s->threads, s->tasks), s->tiles) : 0;
+    team.write_lag = s->threads > 1 ? at_most(ceil_div(s->threads, s->tasks), s->tiles) : 0;
     for (int64_t t = 0; t < s->tiles; t++) {
         atomic_init(&team.tile[t].left, s->has[SUM] ? s->tasks : 0);
         atomic_init(&team.tile[t].next_slice, 0);
@@ -205,5 +201,5 @@ void bn_schedule_execute(const bn_schedule *s, const bn_stages *stages, const vo
 
     bn_run_team(s->threads, worker, &team);
 
-    last_call = (bn_call_facts){atomic_load(&team.entered), s->most, s->joint};
+    last_call = (bn_call_facts){atomic_load(&team.entered), s->most_tasks, s->joint_tasks};
 }

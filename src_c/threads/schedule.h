@@ -7,12 +7,12 @@
 typedef struct {
     int threads; /* at most */
     int64_t tiles;
-    int64_t tile_bytes; /* what a tile's tasks read */
-    int64_t tasks;      /* per tile and pass ... */
-    int64_t joint;      /* ... or the joint tasks of WRITE, over all tiles; 0: none */
-    int64_t most;       /* the tasks of the pass that has more */
-    int64_t slices;     /* in which a tile is finished; 0: there is nothing to finish */
-    bool has[PASSES];   /* is there such a pass? */
+    int64_t tile_bytes;  /* what a tile's tasks read */
+    int64_t tasks;       /* per tile and pass ... */
+    int64_t joint_tasks; /* ... or the joint tasks of WRITE, over all tiles; 0: none */
+    int64_t most_tasks;  /* the tasks of the pass that has more */
+    int64_t slices;      /* in which a tile is finished; 0: there is nothing to finish */
+    bool has[PASSES];    /* is there such a pass? */
 } bn_schedule;
 
 /* What there is to do. `me` is the thread's number. */

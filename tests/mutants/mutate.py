@@ -170,12 +170,12 @@ def main(arguments=None):
             broken[mutant] = files[0], mutant.applied((ROOT / files[0]).read_text("utf-8"))
         except LookupError as error:
             print(f"{mutant}: NOT FOUND: {error}", flush=True)
-    left = 0 if options.list else tried(broken, paths)
+    left = 0 if options.list else try_mutant(broken, paths)
     print(f"{len(broken)} of {len(chosen)} places found; {left} survived or did not compile")
     return int(left > 0 or len(broken) < len(chosen))
 
 
-def tried(broken, paths):
+def try_mutant(broken, paths):
     """Try each mutant; return how many survive or do not compile."""
     left = 0
     with tempfile.TemporaryDirectory() as folder:

@@ -51,7 +51,7 @@ cdef extern from "kernels/kernels.h" nogil:
         int64_t next_channel[BN_OPERANDS]
         int64_t repeats, channels, cols
         int rows
-        int64_t ahead[BN_OPERANDS]
+        int64_t prefetch_bytes[BN_OPERANDS]
         c_bool folded, nontemporal
 
     ctypedef struct bn_coefs:
@@ -168,7 +168,7 @@ cdef bn_box box_of(box) except *:
         b.next_row[i], b.next_repeat[i], b.next_channel[i] = rows[i], repeats[i], channels[i]
     b.nontemporal = any(flag)
     for i in range(BN_OPERANDS):  # as for the next tile: the next channel is prefetched
-        b.ahead[i] = b.next_channel[i] * b.nontemporal
+        b.prefetch_bytes[i] = b.next_channel[i] * b.nontemporal
     return b
 
 

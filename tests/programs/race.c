@@ -36,23 +36,22 @@ static int threads;
 
 /* ---- entries -------------------------------------------------------------- */
 
-static bn_status by_halves(const bn_problem *p, bn_entry *first, bn_entry *second) {
-    bn_problem q = *p;
-    q.sums = malloc(2 * (size_t)p->channels * sizeof *q.sums);
-    q.count = (double)(p->positions * p->run);
-    bn_status status = first(&q);
+static bn_status by_halves(const bn_problem *p, bn_half *reduce, bn_half *finish) {
+    double *sums = malloc(2 * (size_t)p->channels * sizeof *sums);
+    const bn_parts parts = {.sums = sums, .count = (double)(p->positions * p->run)};
+    bn_status status = reduce(p, &parts);
     if (status == BN_OK)
-        status = second(&q);
-    free(q.sums);
+        status = finish(p, &parts);
+    free(sums);
     return status;
 }
 
 static bn_status backward_halves(const bn_problem *p) {
-    return by_halves(p, bn_backward_reduce, bn_backward);
+    return by_halves(p, bn_backward_reduce, bn_backward_finish);
 }
 
 static bn_status training_halves(const bn_problem *p) {
-    return by_halves(p, bn_training_reduce, bn_training);
+    return by_halves(p, bn_training_reduce, bn_training_finish);
 }
 
 /* Copy src to an array with channels last. */

@@ -13,7 +13,7 @@ from cases import EPSILON, all_bits
 from members import FUNCTIONS, function_of
 
 from bn_ext import _core
-from bn_ext._sums import total_of
+from bn_ext._sums import as_sums
 
 #: The arguments that each function gets here.
 OPERANDS = {name: function.operands for name, function in FUNCTIONS.items()}
@@ -32,7 +32,7 @@ def takes(name):
 
 def dry(name, **operands):
     if "sums" in operands:
-        operands["total"] = total_of(operands.pop("sums"))
+        operands["sums"] = as_sums(operands.pop("sums"))
     return getattr(_core, name)(**operands, dry=True)
 
 
