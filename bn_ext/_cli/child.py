@@ -5,6 +5,8 @@ import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -82,23 +84,29 @@ def run(
 
 def end_all(child: Any) -> None:
     """End the process and those that it has started, and wait for it."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
+    if sys.platform == "win32":
+        subprocess.run(["taskkill", "/f", "/t", "/pid", str(child.pid)], capture_output=True)
+    else:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
     child.kill()
     child.join()
 
 
 def ended(status: int) -> str:
-    """How a process has ended; real-time signals have no name."""
+    """How a process has ended; real-time signals have no name, and faults of Windows a number."""
+    if status >= 0:
+        return f"exit status {status:#x}" if status >= 0xC0000000 else f"exit status {status}"
     names = {number.value: number.name for number in signal.Signals}
-    return names.get(-status, f"signal {-status}") if status < 0 else f"exit status {status}"
+    return names.get(-status, f"signal {-status}")
 
 
 def work(end: Connection, load: Any, cases: Any, first: int, script: str, options: Any) -> None:
     """Send which case comes next, and its report; what the function prints is an error's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this process ends it
     os.dup2(2, 1)
-    os.setpgrp()  # with what the function starts
+    if sys.platform != "win32":
+        os.setpgrp()  # with what the function starts
     try:
         trial = Trial(load(), **options)
         for case in with_progress(islice(cases(), first, None)):
