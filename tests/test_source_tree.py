@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 import tomllib
@@ -454,6 +455,24 @@ def test_other_flags_compile_again_and_the_same_do_not(sources):
     first, same, changed = (built(f"-DFOR={number}") for number in (1, 1, 2))
     assert first == same
     assert all(changed[path] > when for path, when in same.items())
+
+
+def test_an_sdist_has_the_same_bytes_twice(sources):
+    digests = set()
+    for when in 1, 2:
+        tree, place = sources.parent / f"tree{when}", sources.parent / f"made{when}"
+        shutil.copytree(sources, tree)
+        for path in tree.rglob("*.md"):
+            os.utime(path, (when, when))
+        command = "setup.py", "-q", "sdist", "--dist-dir", place
+        done = python(*command, cwd=tree, SOURCE_DATE_EPOCH="1764547200")
+        assert done.returncode == 0, done.stderr
+        (made,) = place.iterdir()
+        digests.add(hashlib.sha256(made.read_bytes()).hexdigest())
+        with tarfile.open(made) as archive:
+            assert {entry.mtime for entry in archive} == {1764547200}
+            assert f"{made.name.removesuffix('.tar.gz')}/setup.py" in archive.getnames()
+    assert len(digests) == 1
 
 
 def test_a_missing_compiler_is_named(sources):
