@@ -13,15 +13,17 @@ per line. With --database FILE, it writes its commands, for editors.
 setup.py and the command read these environment variables:
 
     BN_EXT_BUILD_ISAS   levels to build, such as "baseline,v3"; default: all of the machine
+    BN_EXT_OPENMP       0: do without OpenMP, on one thread; 1: fail if the compiler lacks it
     BN_EXT_WERROR       1: more warnings than usual, each an error
     MAX_JOBS            compilers at once; default: one for each CPU that the process may use
 """
 
 import argparse
-import fcntl
+import errno
 import hashlib
 import json
 import os
+import platform
 import re
 import runpy
 import shlex
@@ -29,12 +31,19 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
+
+try:
+    import fcntl
+except ModuleNotFoundError:
+    import msvcrt  # Windows' locks
 
 SOURCE = Path(__file__).resolve().parent / "src_c"
 
@@ -45,14 +54,26 @@ X86_LEVELS = {
     "v3": ["-march=x86-64-v3", "-mtune=generic"],
     "v4": ["-march=x86-64-v4", "-mtune=generic", "-mprefer-vector-width=512"],
 }
-# The target machine; in a cross build, _PYTHON_HOST_PLATFORM names it.
-MACHINE = sysconfig.get_platform().rpartition("-")[2]
+
+
+def target():
+    """System and machine to build for; in a cross build, _PYTHON_HOST_PLATFORM names them."""
+    name = sysconfig.get_platform()  # linux-x86_64, win-amd64, macosx-11.0-arm64
+    # python.org's Python for macOS has two machines; our objects are of one, and so is the wheel.
+    if name.endswith("-universal2"):
+        name = name.replace("universal2", platform.machine())
+        os.environ["_PYTHON_HOST_PLATFORM"] = name
+    machine = name.rpartition("-")[2]
+    return name.partition("-")[0], {"amd64": "x86_64"}.get(machine, machine)
+
+
+SYSTEM, MACHINE = target()
 
 # These come after the user's CFLAGS, because the promise of equal bits depends on them.
 FLAGS = ["-std=gnu11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math-errno"]
 FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
 # Otherwise gcc may link start-up code that flushes subnormal numbers to zero.
-LINK = ["-std=gnu11", "-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations", "-fopenmp"]
+LINK = ["-std=gnu11", "-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations"]
 # The user's flags that cannot change bits, nor the floating-point mode of the process. All others
 # are left out, because later flags cannot undo them all: not those of gcc's -specs, of clang's
 # -Xclang, or of pragmas in a file to -include. And each compiler stops at flags of another.
@@ -139,22 +160,96 @@ def warnings():
     return strict if os.environ.get("BN_EXT_WERROR") == "1" else []
 
 
-def hardening():
-    """Flags for the compiler and for the linker that make our mistakes harder to exploit.
+class System(NamedTuple):
+    """Flags that differ by operating system. Only setup.py uses them."""
 
-    Only setup.py uses them, and not with sanitizers, which see more without them.
-    """
-    compiler = ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
-    linker = ["-Wl,-z,relro,-z,now"]
-    if MACHINE == "x86_64":
+    #: For the compiler and for the linker: they make our mistakes harder to exploit. Not for
+    #: sanitizers, which see more without them.
+    hardening: list[str]
+    linker_hardening: list[str]
+    #: For the linker: leave out symbols.
+    strip: list[str]
+
+
+_CANARIES = ["-fstack-protector-strong"]
+_FORTIFIED = [*_CANARIES, "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
+_LINUX = System(_FORTIFIED, ["-Wl,-z,relro,-z,now"], ["-Wl,-s"])
+SYSTEMS = {
+    "macosx": System(_FORTIFIED, [], ["-Wl,-x"]),
+    # Its linkers make addresses random, and data no code, without being asked.
+    "win": System(_CANARIES, [], ["-s"]),
+}
+
+
+def system():
+    """The system to build for; what is not in the table links as Linux does."""
+    compiler, linker, strip = SYSTEMS.get(SYSTEM, _LINUX)
+    if (SYSTEM, MACHINE) == ("linux", "x86_64"):
         # The linker marks a feature only if all objects are marked for it, and Debian's crti.o
         # is not. Shadow stacks can be forced, because they need nothing from crti.o; branch
         # targets cannot.
-        compiler += ["-fcf-protection"]
-        linker += ["-Wl,-z,shstk"]
-    elif MACHINE == "aarch64":
-        compiler += ["-mbranch-protection=standard"]
-    return compiler, linker
+        return System([*compiler, "-fcf-protection"], [*linker, "-Wl,-z,shstk"], strip)
+    if (SYSTEM, MACHINE) == ("linux", "aarch64"):
+        return System([*compiler, "-mbranch-protection=standard"], linker, strip)
+    return System(compiler, linker, strip)
+
+
+class OpenMP(NamedTuple):
+    """Flags for the compiler, in place of a unit's -fopenmp, and for the linker."""
+
+    compiler: list[str]
+    linker: list[str]
+
+
+def openmp_candidates():
+    """How a compiler may have OpenMP, likeliest first."""
+    yield OpenMP(["-fopenmp"], ["-fopenmp"])
+    if SYSTEM != "macosx":
+        return
+    # Apple's clang can compile it, but lacks omp.h and libomp. CPPFLAGS and LDFLAGS may say where
+    # they are; else they are Homebrew's, on either machine, or conda's.
+    compiler = ["-Xpreprocessor", "-fopenmp"]
+    yield OpenMP(compiler, ["-lomp"])
+    for prefix in ("/opt/homebrew/opt/libomp", "/usr/local/opt/libomp", sys.base_prefix):
+        library = f"{prefix}/lib"
+        linker = [f"-L{library}", f"-Wl,-rpath,{library}", "-lomp"]
+        yield OpenMP([*compiler, f"-I{prefix}/include"], linker)
+
+
+@cache
+def find_openmp(compiler, flags=(), linker=()):
+    """OpenMP, as this compiler takes it, and this linker, if one is named. Without it, say so.
+
+    All are commands, as tuples, because it is said once.
+    """
+    wanted = os.environ.get("BN_EXT_OPENMP")
+    if wanted not in (None, "0", "1"):
+        raise SystemExit(f"BN_EXT_OPENMP: expected 0 or 1, got {wanted!r}")
+    if wanted == "0":
+        return OpenMP([], [])
+    errors = ""
+    with tempfile.TemporaryDirectory() as folder:
+        source, made, library = (str(Path(folder, name)) for name in ("a.c", "a.o", "a.out"))
+        Path(source).write_text("#include <omp.h>\nint f(void) { return omp_get_num_procs(); }\n")
+        for openmp in openmp_candidates():
+            commands = [[*compiler, *openmp.compiler, *flags, "-c", source, "-o", made]]
+            if linker:
+                commands.append([*linker, made, *openmp.linker, "-o", library])
+            for command in commands:
+                done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+                if done.returncode:
+                    errors = errors or done.stderr  # of the likeliest way
+                    break
+            else:
+                return openmp
+    if wanted:
+        command = shlex.join(compiler)
+        raise SystemExit(f"BN_EXT_OPENMP=1, but {command} has no OpenMP:\n{errors.strip()}")
+    say(
+        "the compiler has no OpenMP, so bn_ext will compute on one thread, with the same bits. "
+        "docs/installation.md says how to get OpenMP"
+    )
+    return OpenMP([], [])
 
 
 class Unit(NamedTuple):
@@ -200,6 +295,15 @@ def cython_unit(name, path, include_dirs):
     return Unit(name, Path(path), flags)
 
 
+def usable(compiler):
+    """A compiler's command, if there is such a program, without the flags that are left out."""
+    if not shutil.which(compiler[0]):
+        raise SystemExit(
+            f"no C compiler: {compiler[0]!r} not found; install gcc or clang, or set CC"
+        )
+    return harmless(compiler)
+
+
 def harmless(command):
     """A command without the flags that are left out. Says once which these are."""
     words = deque(command)
@@ -213,7 +317,8 @@ def harmless(command):
         if LET_IN.fullmatch(word):
             kept.append(word)
         elif words and LET_IN_WITH_VALUE.fullmatch(f"{word}\n{words[0]}"):
-            kept += word, words.popleft()
+            value = words.popleft()
+            kept += [word, value] if word != "-arch" or value == MACHINE else []
         else:
             left_out.append(word)
     new = [word for word in dict.fromkeys(left_out) if word not in REPORTED]
@@ -229,8 +334,21 @@ def alone(folder):
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as file:
         with suppress(OSError):  # Lustre and some NFS have no locks
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock(file)
         yield
+
+
+def lock(file):
+    """Wait for the lock of a file, which is held until the file is closed."""
+    if os.name == "posix":
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return
+    while True:
+        try:
+            return msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+        except OSError as error:
+            if error.errno != errno.EDEADLOCK:  # ten seconds have passed
+                raise
 
 
 def say(text):
@@ -262,20 +380,19 @@ def parts_of_kernels(built):
         yield Unit(path.stem, path, [*kernel.flags, "-Wno-unused", "-xc-header"])
 
 
-def compile_units(built, out, compiler, flags, database=None):
+def compile_units(built, out, compiler, flags, openmp, database=None):
     """Compile units to objects; keep an object if its command and its sources have not changed.
 
-    `database` is a compile_commands.json to write, from which editors learn the commands.
+    `openmp` is what find_openmp has found. `database` is a compile_commands.json to write, from
+    which editors learn the commands.
     """
-    if not shutil.which(compiler[0]):
-        raise SystemExit(
-            f"no C compiler: {compiler[0]!r} not found; install gcc or clang, or set CC"
-        )
     out.mkdir(parents=True, exist_ok=True)
-    compiler = harmless(compiler)
 
     def command_of(unit):
-        command = [*compiler, *unit.flags, *flags, "-MMD", "-MF", str(out / f"{unit.name}.d")]
+        command = [*compiler]
+        for flag in unit.flags:
+            command += openmp.compiler if flag == "-fopenmp" else [flag]
+        command += [*flags, "-MMD", "-MF", str(out / f"{unit.name}.d")]
         return [*command, "-c", str(unit.path), "-o", str(out / f"{unit.name}.o")]
 
     def files_of(unit):
@@ -285,11 +402,12 @@ def compile_units(built, out, compiler, flags, database=None):
         """The command, and a digest of each text that it read; nothing if one is missing."""
         _, sources, _ = files_of(unit)
         try:
-            # In make's syntax: the object, a colon, and its sources.
-            needed = shlex.split(sources.read_text().replace("\\\n", " "))[1:]
+            # In make's syntax: the object, a colon, and its sources; paths may have backslashes.
+            words = re.split(r"(?<!\\)\s+", sources.read_text().replace("\\\n", " ").strip())
+            needed = [word.replace("\\ ", " ") for word in words[1:]]
             # Digests, not times, because Cython writes the same text again and again.
             digests = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in needed]
-        except (OSError, ValueError):  # nothing compiled yet, or a name that shlex cannot read
+        except OSError:  # nothing compiled yet, or a name that make spells in another way
             return ""
         return "\n".join([shlex.join(command_of(unit)), *digests])
 
@@ -314,8 +432,11 @@ def compile_units(built, out, compiler, flags, database=None):
     done, new, most = count(1), [unit for unit in built if is_new(unit)], jobs()
     if new:
         say(f"compiling {len(new)} files, {most} at once; all take one to five minutes on two CPUs")
-    with ThreadPoolExecutor(most) as pool:
-        list(pool.map(make, new))
+    try:
+        with ThreadPoolExecutor(most) as pool:
+            list(pool.map(make, new))
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"build_c.py: failed: {shlex.join(error.cmd)}") from None
     return [files_of(unit)[0] for unit in built]
 
 
@@ -328,13 +449,11 @@ def main():
     parser.add_argument("cc", help="the compiler: one word, or several in quotes")
     parser.add_argument("flags", nargs=argparse.REMAINDER, help="override the usual ones")
     args = parser.parse_args()
-    try:
-        built = list(units(args.source, args.machine))
-        with alone(args.out):
-            compiler = shlex.split(args.cc)
-            objects = compile_units(built, args.out, compiler, args.flags, args.database)
-    except subprocess.CalledProcessError as error:
-        raise SystemExit(f"build_c.py: failed: {shlex.join(error.cmd)}") from None
+    built = list(units(args.source, args.machine))
+    with alone(args.out):
+        compiler = usable(shlex.split(args.cc))
+        openmp = find_openmp(tuple(compiler), tuple(args.flags))
+        objects = compile_units(built, args.out, compiler, args.flags, openmp, args.database)
     print(*objects, sep="\n")
 
 

@@ -8,7 +8,10 @@ variables (CC, CFLAGS, LDFLAGS, ...); build_c.py lists its own.
 import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -24,12 +27,20 @@ with open("pyproject.toml", "rb") as file:
     PROJECT = tomllib.load(file)
 # Relative, so that the same sources make the same objects in every folder.
 SOURCE = Path("src_c")
-CFLAGS = shlex.split(os.environ.get("CFLAGS", ""))
+
+
+def words(name, default=""):
+    """An environment variable, as words."""
+    return shlex.split(os.environ.get(name, default).replace(os.sep, "/"))
+
+
+CFLAGS = words("CFLAGS")
 # Symbols would be most of a wheel. They are kept if CFLAGS contains -g.
 STRIP = "-g" not in CFLAGS
+SYSTEM = build_c.system()
 # Without hardening, sanitizers see more.
 SANITIZED = any(flag.startswith("-fsanitize") for flag in CFLAGS)
-HARDENED, HARDENED_LINK = ([], []) if SANITIZED else build_c.hardening()
+HARDENED, HARDENED_LINK = ([], []) if SANITIZED else SYSTEM[:2]
 
 
 class BuildExt(build_ext):
@@ -44,6 +55,8 @@ class BuildExt(build_ext):
 
     def run(self):
         super().run()
+        for library in Path(self.build_lib, "bn_ext").glob("*.dll") if self.inplace else ():
+            self.copy_file(str(library), "bn_ext")
         if self.inplace:  # tests call kernels of the same objects; no wheel has this extension
             path = os.path.join("tests", self.get_ext_filename(kernels.name))
             self.link(*cythonize([kernels]), path, build_c.levels_alone(build_c.units(SOURCE)))
@@ -56,20 +69,49 @@ class BuildExt(build_ext):
         """Compile units and what Cython has made, and link them to `path`."""
         # Only Cython's unit needs Python's headers.
         unit = build_c.cython_unit(ext.name, ext.sources[0], self.compiler.include_dirs)
-        flags, command = ["-g0"] if STRIP else [], [*self.compiler.compiler_so, *HARDENED]
-        objects = build_c.compile_units(
-            [*units, unit], Path(self.build_temp), command, flags, database
-        )
-        # The user's CFLAGS are here, too.
-        self.compiler.linker_so = build_c.harmless(self.compiler.linker_so)
+        compiler, linker = self.commands()
+        # The user's CFLAGS are in both.
+        compiler, linker = build_c.usable([*compiler, *HARDENED]), build_c.harmless(linker)
+        openmp = build_c.find_openmp(tuple(compiler), linker=tuple(linker))
+        flags, made_in = ["-g0"] if STRIP else [], Path(self.build_temp)
+        objects = build_c.compile_units([*units, unit], made_in, compiler, flags, openmp, database)
+        flags = [*build_c.LINK, *openmp.linker, *ext.extra_link_args]
+        if build_c.SYSTEM == "win":
+            # Not beside the package, because linkers leave more files beside what they make.
+            made = made_in / Path(path).name
+            subprocess.run([*linker, *objects, "-o", made, *flags], check=True)
+            self.mkpath(os.path.dirname(path))
+            self.copy_file(str(made), path)
+            if openmp.linker and ext.name == core.name:
+                self.copy_openmp(Path(shutil.which(compiler[0])).parent, os.path.dirname(path))
+            return
+        self.compiler.linker_so = linker
         self.compiler.force = True  # flags may have changed; linking takes a moment
         self.compiler.link_shared_object(
             [str(made) for made in objects],
             path,
             export_symbols=self.get_export_symbols(ext),
-            extra_postargs=[*build_c.LINK, *ext.extra_link_args],
+            extra_postargs=flags,
             build_temp=self.build_temp,
         )
+
+    def copy_openmp(self, clang, folder):
+        """Put the library beside the extension. Windows looks for it there, but not on PATH."""
+        for name in ("libomp.dll", "libiomp5md.dll"):  # LLVM's, Intel's
+            if (clang / name).exists():
+                self.copy_file(str(clang / name), folder)
+
+    def commands(self):
+        """The compiler and the linker. On Windows, both are clang: MSVC has no vector types, and
+        gcc does not align those of AVX on the stack (bug 54412).
+        """
+        if build_c.SYSTEM != "win":
+            return self.compiler.compiler_so, self.compiler.linker_so
+        compiler = [*words("CC", "clang"), *CFLAGS]
+        free_threaded = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
+        python = f"python{sys.version_info.major}{sys.version_info.minor}{free_threaded}"
+        folders = [f"-L{folder}" for folder in self.library_dirs]
+        return compiler, [*compiler, "-shared", *words("LDFLAGS"), *folders, f"-l{python}"]
 
 
 def readme():
@@ -80,7 +122,7 @@ def readme():
     return re.sub(r"(?<=\]\()(?!https?:|#)", f"{url}/blob/HEAD/", text)
 
 
-LINK = [*HARDENED_LINK, *(["-Wl,-s"] if STRIP else [])]
+LINK = [*HARDENED_LINK, *(SYSTEM.strip if STRIP else [])]
 core = Extension("bn_ext._core", ["bn_ext/_core_src/core.pyx"], extra_link_args=LINK)
 kernels = Extension("oracle.compiled", ["tests/oracle/compiled.pyx"], extra_link_args=LINK)
 

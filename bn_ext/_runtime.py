@@ -2,13 +2,15 @@
 
 import os
 import re
-import resource
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import bn_ext._groups as _groups
 from bn_ext._version import __version__
+
+if sys.platform != "win32":
+    import resource
 
 if TYPE_CHECKING:
     import bn_ext._core as _core
@@ -21,8 +23,10 @@ _SPIN = {"GOMP_SPINCOUNT": "5000", "KMP_BLOCKTIME": "1"}
 
 
 def _openmp_libraries(maps: str = "/proc/self/maps") -> list[str]:
-    """Paths of the OpenMP runtimes in this process, where the system can tell."""
-    paths = re.findall(r"/.*/lib(?:gomp|i?omp)[^/]*\.so[^/ ]*$", _groups.read(maps), re.MULTILINE)
+    """Paths of the OpenMP runtimes in this process."""
+    text = "\n".join([_groups.read(maps), *_core.told_libraries()])
+    name = r"(?:lib(?:gomp|i?omp)|vcomp)[^/\\]*\.(?:so|dylib|dll)[^/\\ ]*$"
+    paths = re.findall(rf"(?:/|[A-Z]:\\)(?:.*[/\\])?{name}", text, re.MULTILINE)
     return list(dict.fromkeys(paths))
 
 
@@ -90,8 +94,8 @@ def spelled(isa: str) -> str:
     """A level with its instruction set: ``v4 (AVX-512)``."""
     import platform
 
-    least = {"x86_64": "SSE2", "aarch64": "NEON", "arm64": "NEON"}
-    baseline = least.get(platform.machine())
+    least = {"x86_64": "SSE2", "amd64": "SSE2", "aarch64": "NEON", "arm64": "NEON"}
+    baseline = least.get(platform.machine().lower())
     name = {"baseline": baseline, "v3": "AVX2", "v4": "AVX-512"}.get(isa)
     return f"{isa} ({name})" if name else isa
 
@@ -120,9 +124,9 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
 
     New memory is slow: the system clears each page before a process sees it. So when the last view
     of a result of 16 MiB or more is gone, bn_ext keeps its memory block, and the next result of
-    about that size reuses the block. The system takes the pages of kept blocks
-    when it needs memory (``MADV_FREE``); until then, they count as used by this process. At most 64
-    blocks are kept, and none if memory is too short for a call or its results.
+    about that size reuses the block. The system takes the pages of kept blocks when it needs memory
+    (``MADV_FREE``; on Windows, ``MEM_RESET``); until then, they count as used by this process. At
+    most 64 blocks are kept, and none if memory is too short for a call or its results.
 
     Parameters
     ----------
@@ -130,7 +134,7 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
         The limit, in bytes. Kept memory beyond it is released at once. With 0, nothing is kept, and
         NumPy allocates the arrays. None means the default, which is set when bn_ext is imported:
         an eighth of the memory that the process may use. A control group may limit that memory, or
-        ``ulimit -v`` and ``-d``.
+        ``ulimit -v`` and ``-d``; on Windows, a job.
 
     Returns
     -------
@@ -176,7 +180,9 @@ def _forced_isa() -> str | None:
 
 def _cache_sizes() -> tuple[int, int]:
     """Bytes of a core's second-level cache, and of our share of the last-level cache."""
-    sizes = {2: 1 << 20, 3: 16 << 20}  # of common servers, if the system does not tell
+    l2, last_level = _core.told_caches()
+    # Those of common servers, if the system does not tell.
+    sizes = {2: l2 or 1 << 20, 3: last_level or 16 << 20}
     # Not from sysconf: on a virtual machine, it gave ten times the L3 size.
     for index in range(8):
         folder = f"/sys/devices/system/cpu/cpu0/cache/index{index}"
@@ -191,9 +197,11 @@ def _cache_sizes() -> tuple[int, int]:
 
 def _memory(*places: str) -> int:
     """Bytes of memory that this process may use at most."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    ulimits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
-    limits += [limit for limit in ulimits if limit != resource.RLIM_INFINITY]
+    limits = [_core.memory_bytes()]
+    if sys.platform != "win32":
+        kinds = resource.RLIMIT_AS, resource.RLIMIT_DATA
+        ulimits = [resource.getrlimit(kind)[0] for kind in kinds]
+        limits += [limit for limit in ulimits if limit != resource.RLIM_INFINITY]
     limits += [limit for (limit,) in _groups.limits("memory.max", *places)]
     return max(0, min(limits))
 
@@ -202,11 +210,15 @@ def _processor() -> str:
     import platform
 
     model = re.search("^model name.*: (.*)", _groups.read("/proc/cpuinfo"), re.MULTILINE)
-    return model[1] if model else platform.processor() or platform.machine()
+    if model:
+        return model[1]
+    return _core.told_processor() or platform.processor() or platform.machine()
 
 
 def _threads_set_by(threads: int) -> str:
     """What sets the default number of threads to `threads`, in a few words."""
+    if not _core.has_openmp():
+        return "the build, which is without OpenMP"
     if _core.fork_limits():
         return "the fork of this process (a copied OpenMP pool would hang)"
     if threads == _core.cpus():
@@ -221,6 +233,8 @@ def _threads_set_by(threads: int) -> str:
 
 def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:
     """Show the version, instruction set, threads, caches and OpenMP libraries in use.
+
+    Without OpenMP (``openmp`` is false), each call takes one thread, and has the same bits.
 
     Parameters
     ----------
@@ -255,6 +269,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         "isa": get_isa(),
         "available_isas": available_isas(),
         "isa_forced": _FORCED_ISA is not None,
+        "openmp": _core.has_openmp(),
         "openmp_libraries": tuple(_openmp_libraries()),
         "default_threads": threads,
         "threads_set_by": _threads_set_by(threads),

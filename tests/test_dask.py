@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, EPSILON, FORMATS, LARGE, Family, all_bits, bits, shapes
+from needs import needs_openmp
 
 import bn_ext
 from bn_ext import _core
@@ -232,6 +233,7 @@ def test_fewer_than_four_chunks_in_memory_for_each_worker():
     assert peaks[1] < 4 * workers * 4 * np.prod(chunk)
 
 
+@needs_openmp
 def test_tasks_have_one_thread_by_default(rng):
     """So threads of kernels do not multiply those of workers."""
     q = in_chunks(problem(rng, shape=LARGE), -1)

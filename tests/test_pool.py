@@ -4,11 +4,13 @@ import shutil
 import subprocess
 
 import pytest
-from needs import needs_cpus, needs_libgomp
+from needs import needs_cpus, needs_libgomp, needs_openmp
 from processes import run
 from tree import PROGRAMS, ROOT
 
 from bn_ext import _core
+
+pytestmark = needs_openmp
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +20,8 @@ def teams(tmp_path_factory):
         pytest.skip("no C compiler")
     library = str(tmp_path_factory.mktemp("teams") / "teams.so")
     source = ROOT / "src_c"
-    parts = [source / name for name in ("threads/pool.c", "threads/openmp.c", "base/machine.c")]
+    names = "threads/pool.c", "threads/openmp.c", "base/machine.c", "base/posix.c"
+    parts = [source / name for name in names]
     flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", "-fopenmp"]
     flags += ["-Wl,--wrap=pthread_create", "-Wl,--wrap=bn_seconds"]
     command = [compiler, *flags, f"-I{source}", PROGRAMS / "teams.c", *parts, "-o", library]

@@ -7,11 +7,11 @@ import resource
 
 import numpy as np
 import pytest
-from needs import CPUS, needs_cpus, needs_libgomp
+from needs import CPUS, needs_cpus, needs_libgomp, needs_openmp
 from processes import strict
 
 import bn_ext
-from bn_ext import _groups, _runtime
+from bn_ext import _core, _groups, _runtime
 
 GIB = 1 << 30
 
@@ -47,6 +47,7 @@ SET_BY = [
 ]
 
 
+@needs_openmp
 @needs_cpus
 @pytest.mark.parametrize(("before", "environment", "threads", "because"), SET_BY)
 def test_what_sets_the_number_of_threads(before, environment, threads, because):
@@ -75,6 +76,38 @@ def test_a_cache_that_a_virtual_machine_shares(monkeypatch, cpus, mebibytes, fir
     monkeypatch.setattr(_groups, "read", lambda path: texts.get(path.partition("cache")[2], ""))
     monkeypatch.setattr(os, "cpu_count", lambda: cpus)
     assert _runtime._cache_sizes() == (2 << 20, mebibytes << 20)
+
+
+@pytest.mark.parametrize(
+    ("told", "sizes"),
+    [
+        ((2 << 20, 8 << 20), (2 << 20, 8 << 20)),
+        ((3 << 20, 1 << 30), (3 << 20, 64 << 20)),
+        ((0, 0), (1 << 20, 16 << 20)),
+    ],
+)
+def test_caches_of_a_system_that_tells_them_itself(monkeypatch, told, sizes):
+    monkeypatch.setattr(_groups, "read", lambda path: "")
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(_core, "told_caches", lambda: told)
+    assert _runtime._cache_sizes() == sizes
+
+
+def test_runtimes_of_openmp_by_their_names(monkeypatch, tmp_path):
+    """On every system, also if a tool that repairs wheels has renamed them."""
+    known = [
+        "/usr/lib/libgomp.so.1.0.0",
+        "/a b/bn_ext.libs/libgomp-24e2ab19.so.1.0.0",
+        "/opt/homebrew/opt/libomp/lib/libomp.dylib",
+        "C:\\a b\\bn_ext.libs\\libiomp5md-0f1e.dll",
+        "D:\\libomp140.x86_64.dll",
+        "C:\\Windows\\vcomp140.dll",
+    ]
+    others = ["/usr/lib/libcomp.so", "/usr/lib/libgomp/x.so", "C:\\libomp\\x.dll"]
+    maps = tmp_path / "maps"
+    maps.write_text("".join(f"7f0 r-xp 00 08:02 17 {path}\n" for path in known[:2] + others[:2]))
+    monkeypatch.setattr(_core, "told_libraries", lambda: [*known[2:], *others[2:]])
+    assert _runtime._openmp_libraries(str(maps)) == known
 
 
 @needs_libgomp
@@ -143,7 +176,7 @@ def test_memory_that_this_process_may_use(
     none = resource.RLIM_INFINITY
     limits = {resource.RLIMIT_AS: (none, none), resource.RLIMIT_DATA: (none, none)}
     limits[getattr(resource, limited)] = none if ulimit is None else ulimit, none
-    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 16 << 20, "SC_PAGE_SIZE": 4096}.get)
+    monkeypatch.setattr(_core, "memory_bytes", lambda: 64 * GIB)
     monkeypatch.setattr(resource, "getrlimit", limits.get)
     assert _runtime._memory(*groups(tmp_path, files, membership)) == memory
 
@@ -151,6 +184,7 @@ def test_memory_that_this_process_may_use(
 def test_an_eighth_of_the_memory_is_kept():
     memory = _runtime._memory()
     assert 0 < memory <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert _core.memory_bytes() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for name, limit in itertools.product(("AS", "DATA"), (memory, memory // 2)):
         code = (
             f"import resource; resource.setrlimit(resource.RLIMIT_{name}, ({limit}, {limit}))\n"

@@ -5,12 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from cases import Problem, threads_used
+from needs import needs_openmp
 from processes import run
 
 import bn_ext
 from bn_ext import _core
 
 
+@needs_openmp
 @pytest.mark.parametrize(
     ("variable", "value", "most"), [("OMP_THREAD_LIMIT", "2", 2), ("OMP_DYNAMIC", "true", 4)]
 )
@@ -18,16 +20,19 @@ def test_fewer_threads_than_asked_for(variable, value, most):
     assert 1 <= run("threads", "fewer", **{variable: value}) <= most
 
 
+@needs_openmp
 def test_inside_another_region():
     """If OpenMP gives callers inside a region no more threads, each does the work of four."""
     assert run("threads", "fewer_within_a_region") == [1, 1]
 
 
+@needs_openmp
 def test_a_million():
     used, tasks = run("threads", "a_million", OMP_STACKSIZE="64k")
     assert used <= 1024 < tasks
 
 
+@needs_openmp
 def test_the_last_call_is_that_of_the_thread_that_asks(rng):
     p, q = Problem(rng, (40_000, 4), "NXC"), Problem(rng, (1, 8), "NXC")
     with ThreadPoolExecutor(1) as pool:
@@ -48,7 +53,8 @@ SERVER = (1 << 20, 32 << 20)
         ((40, 256, 14, 14), 1, SERVER, True),  # short runs
         ((20, 64, 40, 40), 1, SERVER, True),  # long ones
         ((16, 64, 40, 40), 4, SERVER, True),
-        ((15, 64, 40, 40), 4, SERVER, False),  # too few positions for four tasks a thread
+        # too few positions for four tasks a thread
+        pytest.param((15, 64, 40, 40), 4, SERVER, False, marks=needs_openmp),
         ((40, 256, 14, 14), 1, (1 << 20, 24 << 20), False),  # stores bypass the cache
         ((40, 256, 14, 14), 1, (32 << 20, 128 << 20), False),  # all in the second-level cache
         ((40, 256, 7, 7), 1, SERVER, False),  # coefficients laid out by columns

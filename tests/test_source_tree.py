@@ -4,6 +4,7 @@ import errno
 import itertools
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -276,6 +277,70 @@ def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name)
         assert {"-O3", "-fno-fast-math"} <= {*from_build}
 
 
+#: A compiler and linker that has no OpenMP but where a folder has it, as Apple's clang.
+WITHOUT_OPENMP = """#!{sys.executable} -SE
+import os, subprocess, sys
+words, folder = sys.argv[1:], {folder!r}
+if "-fopenmp" in words and words[words.index("-fopenmp") - 1] != "-Xpreprocessor":
+    sys.exit("unsupported option '-fopenmp'")
+if "-fopenmp" in words and f"-I{{folder}}/include" not in words:
+    sys.exit("'omp.h' file not found")
+if "-lomp" in words and f"-L{{folder}}/lib" not in words:
+    sys.exit("library 'omp' not found")
+sys.exit(subprocess.call([{compiler!r}, *words]))
+"""
+
+
+@pytest.fixture
+def apples(sources):
+    """Sources of which the compiler has OpenMP in no place but the folder libomp."""
+    script = WITHOUT_OPENMP.format(
+        sys=sys, folder=str(sources.parent / "libomp"), compiler=str(sources.parent / "cc")
+    )
+    compiler = sources.parent / "apples_clang"
+    compiler.write_text(script)
+    compiler.chmod(0o755)
+    return sources, {"CC": str(compiler), "LDSHARED": f"{compiler} -shared"}
+
+
+@pytest.mark.parametrize(("asked", "told"), [(None, 1), ("0", 0)])
+def test_a_compiler_without_openmp(apples, asked, told):
+    """The build says so once, unless that is what was asked for; tests have kernels of their own,
+    which are linked later.
+    """
+    sources, compilers = apples
+    printed = build(sources, "--inplace", **compilers, BN_EXT_OPENMP=asked)
+    assert printed.count("the compiler has no OpenMP, so bn_ext will compute on one thread") == told
+    made = next((sources / "bn_ext").rglob("*.so")).read_text()
+    assert "threads/openmp.c" in made
+    assert "openmp" not in made.replace("openmp.", "")
+
+
+def test_openmp_that_must_be_there(apples):
+    sources, compilers = apples
+    for wanted, text in (
+        ("1", r"BN_EXT_OPENMP=1, but \S*apples_clang .* has no OpenMP:\n.*option '-fopenmp'\n"),
+        ("yes", "BN_EXT_OPENMP: expected 0 or 1, got 'yes'\n"),
+    ):
+        command = "setup.py", "build_ext", "--build-lib", "made"
+        done = python(*command, cwd=sources, **compilers, BN_EXT_OPENMP=wanted)
+        assert done.returncode == 1
+        assert re.fullmatch(text, done.stderr)
+
+
+def test_a_libomp_beside_apples_clang_is_used(apples, monkeypatch):
+    """Such as that of the conda environment whose Python builds."""
+    sources, compilers = apples
+    folder = sources.parent / "libomp"
+    monkeypatch.setenv("_PYTHON_HOST_PLATFORM", "macosx-11.0-arm64")
+    monkeypatch.setattr(sys, "base_prefix", str(folder))
+    build_c = load(ROOT / "build_c.py")
+    compiler, linker = ((word,) for word in compilers.values())
+    openmp = build_c.find_openmp(compiler, linker=tuple(shlex.split(*linker)))
+    assert openmp.compiler == ["-Xpreprocessor", "-fopenmp", f"-I{folder}/include"]
+    assert openmp.linker == [f"-L{folder}/lib", f"-Wl,-rpath,{folder}/lib", "-lomp"]
+
+
 @pytest.mark.skipif(not X86, reason="other machines have one level")
 def test_builds_at_once_get_what_they_ask_for(sources):
     asked = ["baseline", "baseline,v3"]
@@ -380,7 +445,7 @@ def test_compilers_at_once(build_c, monkeypatch, tmp_path, capsys, asked, quota,
 
     monkeypatch.setattr(build_c.subprocess, "run", run)
     units = [build_c.Unit(f"unit{k}", tmp_path / "unit.c", []) for k in range(2 * wanted)]
-    build_c.compile_units(units, tmp_path, [sys.executable], [])
+    build_c.compile_units(units, tmp_path, [sys.executable], [], build_c.OpenMP([], []))
     assert max(most) == wanted
     first, *rest = capsys.readouterr().err.splitlines()
     assert first.startswith(f"compiling {len(units)} files, {wanted} at once")
@@ -392,6 +457,46 @@ def test_a_wrong_max_jobs_is_refused(build_c, monkeypatch):
         monkeypatch.setenv("MAX_JOBS", asked)
         with pytest.raises(SystemExit, match=f"^MAX_JOBS: expected .* 1 or more, got '{asked}'$"):
             build_c.jobs()
+
+
+#: What sysconfig.get_platform() says, the machine that it runs on, the target.
+TARGETS = [
+    ("linux-x86_64", "x86_64", ("linux", "x86_64")),
+    ("linux-aarch64", "x86_64", ("linux", "aarch64")),
+    ("win-amd64", "AMD64", ("win", "x86_64")),
+    ("macosx-11.0-arm64", "x86_64", ("macosx", "arm64")),
+    ("macosx-10.13-universal2", "arm64", ("macosx", "arm64")),
+    ("macosx-10.13-universal2", "x86_64", ("macosx", "x86_64")),
+]
+
+
+@pytest.mark.parametrize(("name", "machine", "target"), TARGETS)
+def test_systems_and_machines_to_build_for(monkeypatch, name, machine, target):
+    """Python for macOS may be for two machines at once, but compilers and wheels get one."""
+    monkeypatch.setenv("_PYTHON_HOST_PLATFORM", name)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    build_c = load(ROOT / "build_c.py")
+    assert target == (build_c.SYSTEM, build_c.MACHINE)
+    assert (len(build_c.levels()) == 3) == (target[1] == "x86_64")
+    assert os.environ["_PYTHON_HOST_PLATFORM"] == name.replace("universal2", machine)
+    if target[0] == "macosx":
+        command = ["clang", "-arch", "x86_64", "-arch", "arm64", "-g"]
+        assert build_c.harmless(command) == ["clang", "-arch", target[1], "-g"]
+
+
+def test_a_build_waits_until_another_has_ended(build_c, tmp_path):
+    code = (
+        "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import build_c\n"
+        "print('begins', flush=True)\n"
+        "with build_c.alone(pathlib.Path(sys.argv[2])): print('has it')"
+    )
+    with build_c.alone(tmp_path):
+        command = [sys.executable, "-P", "-c", code, ROOT, tmp_path]
+        other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert other.stdout.readline() == "begins\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(0.5)
+    assert other.communicate(timeout=60)[0] == "has it\n"
 
 
 @pytest.mark.parametrize("name", ["ENOSYS", "ENOLCK", "EOPNOTSUPP", "EBADF"])

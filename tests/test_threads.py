@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import threadpoolctl
 from cases import LARGE, Problem, all_bits, in_thread, mixed_bits, threads_used
-from needs import CPUS, needs_cpus, needs_libgomp
+from needs import CPUS, needs_cpus, needs_libgomp, needs_openmp
 from processes import run
 
 import bn_ext
@@ -102,17 +102,20 @@ def test_threads_that_a_call_is_worth(rng, shape, data_format, gradient):
         assert in_thread(partial(threads_of, *call)) == min(_core.default_threads(), threads)
 
 
+@needs_openmp
 @pytest.mark.parametrize("count", ["1", "2", "1000"])
 def test_omp_num_threads(count):
     assert run("threads", "used", 10**5, OMP_NUM_THREADS=count) == min(int(count), CPUS)
 
 
+@needs_openmp
 def test_every_part_of_a_call_has_the_threads_that_it_asks_for():
     for call, (alone, three) in run("threads", "started", OMP_NUM_THREADS="4").items():
         assert alone == 0, call
         assert (three > 0) == ("statistics_backward" not in call), call  # once per channel: alone
 
 
+@needs_openmp
 @needs_cpus
 def test_threadpoolctl_at_each_call(rng):
     p = Problem(rng, LARGE, "NXC")
@@ -142,6 +145,7 @@ def test_affinity_at_each_call(rng):
     assert threads_used(p) == before
 
 
+@needs_openmp
 def test_threadpoolctl_lists_the_pool():
     known, reported = run("threads", "pools")
     assert reported
@@ -161,6 +165,7 @@ def test_64_callers_with_mixed_shapes():
             assert all(bits == wanted[seed] for bits in results)
 
 
+@needs_openmp
 @needs_cpus
 def test_many_callers_share_the_processors(rng):
     """By default, overlapping calls share the CPUs; with num_threads, each gets that many."""
@@ -221,6 +226,7 @@ def test_multiprocessing_by_every_method(method):
         assert pool.map_async(mixed_bits, range(6), chunksize=1).get(timeout=120) == wanted
 
 
+@needs_openmp
 def test_a_forkserver_that_has_imported_bn_ext():
     """Its children are forks of a process that has made no call."""
     used, limited = run("threads", "of_a_forkserver")

@@ -122,11 +122,19 @@ cdef extern from "arrays/gates.h" nogil:
 cdef extern from "base/machine.h" nogil:
     cpdef void set_threads_limit "bn_set_threads_limit"(int threads)
     cpdef int default_threads "bn_default_threads"()
+    cpdef c_bool has_openmp "bn_has_openmp"()
     cpdef int cpus "bn_cpus"()
     cpdef c_bool fork_limits "bn_fork_limits"()
     int64_t bn_l2_bytes()
     int64_t bn_last_level_bytes()
     cpdef void set_cache_sizes "bn_set_cache_sizes"(int64_t l2, int64_t last_level)
+
+
+cdef extern from "base/system.h" nogil:
+    cpdef int64_t memory_bytes "bn_memory_bytes"()
+    void bn_told_caches(int64_t *l2, int64_t *last_level)
+    c_bool bn_told_processor(char *name, size_t room)
+    c_bool bn_told_library(int number, char *path, size_t room)
 
 
 cdef extern from "threads/schedule.h" nogil:

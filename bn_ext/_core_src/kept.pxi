@@ -3,24 +3,17 @@
 Writing to 160 MB takes 8 ms longer if it has just been mapped, because the system clears each page.
 So the memory of a large result is kept when its array is gone: it stays mapped, and a later result
 of about its size may get it. The system may take the pages of kept mappings whenever it needs
-memory (MADV_FREE). Pages that it has not taken are written as fast as others.
+memory (MADV_FREE; on Windows, MEM_RESET). Pages that it has not taken are written as fast as others.
 """
 
-cdef extern from "<sys/mman.h>" nogil:
-    enum:
-        MADV_FREE, MADV_HUGEPAGE, MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE
-    void *MAP_FAILED
-    void *mmap(void *address, size_t bytes, int protection, int flags, int file, ptrdiff_t offset)
-    int munmap(void *address, size_t bytes)
-    int madvise(void *address, size_t bytes, int advice)
-
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_mutex_t:
-        pass
-    int pthread_mutex_init(pthread_mutex_t *mutex, const void *attributes)
-    int pthread_mutex_lock(pthread_mutex_t *mutex)
-    int pthread_mutex_unlock(pthread_mutex_t *mutex)
-    int pthread_atfork(void (*before)(), void (*parent)(), void (*child)())
+cdef extern from "base/system.h" nogil:
+    void *bn_map_pages(size_t bytes)
+    void bn_unmap_pages(void *pages, size_t bytes)
+    void bn_offer_pages(void *pages, size_t bytes)
+    void bn_prefer_huge_pages(void *pages, size_t bytes)
+    void bn_lock()
+    void bn_unlock()
+    void bn_at_fork(void (*before)(), void (*in_parent)(), void (*in_child)())
 
 cdef extern from "Python.h":
     int PyTraceMalloc_Track(unsigned int domain, uintptr_t address, size_t size)
@@ -42,15 +35,14 @@ cdef struct Mapping:
     char *data   # NULL: none
     size_t bytes
 
-# Who changes what follows has the lock, and runs no Python code meanwhile.
-cdef pthread_mutex_t lock
+# Who changes what follows has bn_lock, and runs no Python code meanwhile.
 cdef Mapping kept[MOST_KEPT]  # oldest first
 cdef int n_kept
 cdef size_t bytes_kept, limit_of_kept
 
 
 cdef void unmap(Mapping m) noexcept nogil:
-    munmap(m.all, HUGE_PAGE + START + m.bytes)
+    bn_unmap_pages(m.all, HUGE_PAGE + START + m.bytes)
 
 
 cdef Mapping removed(int i) noexcept nogil:
@@ -72,43 +64,42 @@ cdef Mapping take_mapping(size_t bytes) noexcept nogil:
     """The youngest mapping that fits, which may still be in a cache; or a new one, if there is memory."""
     cdef Mapping m = Mapping(NULL, NULL, bytes)
     cdef int i
-    pthread_mutex_lock(&lock)
+    bn_lock()
     for i in range(n_kept - 1, -1, -1):
         if bytes <= kept[i].bytes <= bytes + bytes // WASTE:
             m = removed(i)
             break
-    pthread_mutex_unlock(&lock)
+    bn_unlock()
     if m.data == NULL:
-        m.all = <char *>mmap(NULL, HUGE_PAGE + START + bytes, PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-        if m.all != <char *>MAP_FAILED:
+        m.all = <char *>bn_map_pages(HUGE_PAGE + START + bytes)
+        if m.all != NULL:
             m.data = m.all + (-<uintptr_t>m.all & (HUGE_PAGE - 1)) + START
-            madvise(m.data - START, START + bytes, MADV_HUGEPAGE)
+            bn_prefer_huge_pages(m.data - START, START + bytes)
     return m
 
 
 cdef void keep_mapping(Mapping m) noexcept nogil:
     global n_kept, bytes_kept
-    pthread_mutex_lock(&lock)
+    bn_lock()
     if m.bytes > limit_of_kept:
         unmap(m)
     else:
         shed(limit_of_kept - m.bytes)
         if n_kept == MOST_KEPT:
             unmap(removed(0))
-        madvise(m.data - START, START + m.bytes, MADV_FREE)
+        bn_offer_pages(m.data - START, START + m.bytes)
         kept[n_kept] = m
         n_kept += 1
         bytes_kept += m.bytes
-    pthread_mutex_unlock(&lock)
+    bn_unlock()
 
 
 cdef bint release_kept() noexcept nogil:
     """Unmap all that is kept, for an allocation that has failed. Was there any?"""
-    pthread_mutex_lock(&lock)
+    bn_lock()
     cdef bint any_kept = n_kept > 0
     shed(0)
-    pthread_mutex_unlock(&lock)
+    bn_unlock()
     return any_kept
 
 
@@ -119,10 +110,10 @@ def keep_limit():
 def set_keep_limit(size_t bytes):
     """Set the most bytes that may be kept; unmap what exceeds them."""
     global limit_of_kept
-    pthread_mutex_lock(&lock)
+    bn_lock()
     limit_of_kept = bytes
     shed(bytes)
-    pthread_mutex_unlock(&lock)
+    bn_unlock()
 
 
 def kept_bytes():
@@ -131,20 +122,11 @@ def kept_bytes():
 
 # A child inherits what its parent keeps, but a write to an inherited page copies it, which costs more
 # than a new page. So the child unmaps the mappings.
-cdef void before_fork() noexcept nogil:
-    pthread_mutex_lock(&lock)
-
-
-cdef void in_parent() noexcept nogil:
-    pthread_mutex_unlock(&lock)
-
-
 cdef void in_child() noexcept nogil:
     shed(0)
-    pthread_mutex_unlock(&lock)
+    bn_unlock()
 
-pthread_mutex_init(&lock, NULL)
-pthread_atfork(before_fork, in_parent, in_child)
+bn_at_fork(bn_lock, bn_unlock, in_child)
 
 
 # ---- arrays ----------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""The instruction set and the caches of the process, for _runtime, _cli/verify.py and the tests.
+"""The instruction set of the process, and what the system tells of the machine, for _runtime,
+_cli/verify.py and the tests.
 c.pxi exports others, which are written in C. Included by core.pyx."""
 
 
@@ -20,3 +21,26 @@ def use_isa(name):
 def cache_sizes():
     """(bytes of a core's second-level cache, bytes of the last-level cache)."""
     return bn_l2_bytes(), bn_last_level_bytes()
+
+
+# What Linux tells in files is not told here.
+
+def told_caches():
+    """As cache_sizes, but 0 where the system does not tell."""
+    cdef int64_t l2, last_level
+    bn_told_caches(&l2, &last_level)
+    return l2, last_level
+
+
+def told_processor():
+    cdef char name[256]
+    return name.decode("utf-8", "backslashreplace") if bn_told_processor(name, sizeof(name)) else ""
+
+
+def told_libraries():
+    """Paths of the libraries of this process."""
+    cdef char path[4096]
+    paths = []
+    while bn_told_library(len(paths), path, sizeof(path)):
+        paths.append(path.decode("utf-8", "backslashreplace"))
+    return paths

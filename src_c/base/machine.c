@@ -1,12 +1,11 @@
-/* machine.c: forks, CPUs, time and caches. */
+/* machine.c: forks, CPUs and caches. */
 #include "base/machine.h"
 
-#include <omp.h>
-#include <pthread.h>
 #include <stdatomic.h>
-#include <time.h>
 
+#include "base/openmp.h"
 #include "base/sizes.h"
+#include "base/system.h"
 
 /* ---- forks --------------------------------------------------------------- */
 
@@ -30,7 +29,7 @@ static void mark_forked(void) {
 }
 
 __attribute__((constructor)) static void watch_forks(void) {
-    pthread_atfork(NULL, NULL, mark_forked);
+    bn_at_fork(NULL, NULL, mark_forked);
 }
 
 /* ---- CPUs ---------------------------------------------------------------- */
@@ -39,6 +38,10 @@ static atomic_int threads_limit;
 
 void bn_set_threads_limit(int threads) {
     atomic_store(&threads_limit, threads);
+}
+
+bool bn_has_openmp(void) {
+    return BN_HAS_OPENMP;
 }
 
 int bn_cpus(void) {
@@ -56,14 +59,6 @@ int bn_default_threads(void) {
     if (threads > 1)
         threads = at_most(threads, at_most(omp_get_num_procs(), omp_get_max_threads()));
     return (int)at_least(limit > 0 ? at_most(threads, limit) : threads, 1);
-}
-
-/* ---- time ---------------------------------------------------------------- */
-
-double bn_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* ---- caches -------------------------------------------------------------- */

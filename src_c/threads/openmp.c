@@ -2,13 +2,13 @@
  * for threads that the system would not start. */
 #include "threads/team.h"
 
-#include <omp.h>
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/fp_mode.h"
 #include "base/machine.h"
+#include "base/openmp.h"
 #include "base/sizes.h"
+#include "base/system.h"
 #include "threads/relax.h"
 
 /* ---- threads that can be started ------------------------------------------ */
@@ -23,29 +23,6 @@ static _Thread_local double full_until;
 static atomic_flag growing = ATOMIC_FLAG_INIT;
 enum { STAYS_FULL = 10 }; /* seconds */
 
-static pthread_mutex_t door = PTHREAD_MUTEX_INITIALIZER;
-
-static void *wait_at_door(void *nothing) {
-    pthread_mutex_lock(&door);
-    pthread_mutex_unlock(&door);
-    return nothing;
-}
-
-/* How many of `wanted` more threads can be started: half of those that can exist at once, because
- * a joined thread counts against the system's limits for a little longer, and because the runtime
- * allocates memory too. */
-static int startable(int wanted) {
-    static pthread_t thread[2 * BN_MOST_THREADS];
-    int n = 0;
-    pthread_mutex_lock(&door);
-    while (n < 2 * wanted && !pthread_create(&thread[n], NULL, wait_at_door, NULL))
-        n++;
-    pthread_mutex_unlock(&door);
-    for (int i = 0; i < n; i++)
-        pthread_join(thread[i], NULL);
-    return n / 2;
-}
-
 /* How many threads, at most `threads`, a region can have. If *grows becomes true, the region must
  * clear `growing` when all of them exist. */
 static int startable_team(int threads, bool *grows) {
@@ -54,7 +31,9 @@ static int startable_team(int threads, bool *grows) {
     bn_has_team();
     for (int tries = 0; atomic_flag_test_and_set(&growing);)
         relax(&tries);
-    const int can = pool_size + startable(threads - pool_size);
+    /* Half of those that can exist at once, because a joined thread counts against the system's
+     * limits for a little longer, and because the runtime allocates memory too. */
+    const int can = pool_size + bn_try_threads(2 * (threads - pool_size)) / 2;
     if (can < threads)
         full_until = bn_seconds() + STAYS_FULL;
     *grows = can > 1;
@@ -73,7 +52,7 @@ static void leave_pool(void) {
 }
 
 __attribute__((constructor)) static void watch_forks(void) {
-    pthread_atfork(leave_pool, NULL, NULL);
+    bn_at_fork(leave_pool, NULL, NULL);
 }
 
 /* ---- teams that do not pay ---------------------------------------------- */
@@ -113,7 +92,9 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
     int came = 0;
     double worked = 0;
     const double start = bn_seconds();
+#ifdef _OPENMP
 #pragma omp parallel num_threads(threads)
+#endif
     {
         const int me = omp_get_thread_num();
         if (me == 0 && grows)

@@ -4,7 +4,8 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
-#include <sched.h>
+
+#include "base/system.h"
 
 /* How often a waiting thread looks before it yields its CPU: as often as libgomp's idle threads do
  * with our GOMP_SPINCOUNT (docs/design.md, "Threads"). */
@@ -13,7 +14,7 @@ enum { LOOKS = 5000 };
 static inline void relax(int *tries) {
     if (++*tries > LOOKS) {
         *tries = LOOKS;
-        sched_yield();
+        bn_yield();
         return;
     }
 #if defined(__x86_64__)

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "base/machine.h"
+#include "base/system.h"
 #include "threads/team.h"
 
 /* ---- threads on trial, time: the linker's --wrap brings the package's calls here ---- */

@@ -1,14 +1,15 @@
-"""Marks that skip a test where the machine lacks what it needs."""
+"""Marks that skip a test where the machine or the build lacks what it needs."""
 
 import os
 
 import numpy as np
 import pytest
 
-from bn_ext import _runtime
+from bn_ext import _core, _runtime
 
 CPUS = len(os.sched_getaffinity(0))
 
+needs_openmp = pytest.mark.skipif(not _core.has_openmp(), reason="built without OpenMP")
 needs_libgomp = pytest.mark.skipif(
     not any("libgomp" in path for path in _runtime._openmp_libraries()), reason="no libgomp"
 )
