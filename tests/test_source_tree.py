@@ -71,34 +71,6 @@ def test_each_test_of_teams_says_how_many_threads_it_had():
     assert silent == []
 
 
-#: What Cython 3.3.1 makes of some statements loses or lacks a reference when memory is short.
-FRAGILE = {
-    # [f(x) for x in y]: an element that cannot be appended is released twice. Write a loop.
-    "a comprehension of temporaries": r"__Pyx_ListComp_AppendAndDecref\(__pyx_t",
-    # `__exit__` of an error without a traceback gets a null pointer. Write try and finally.
-    "with": r"/\*with:\*/",
-    # At its end, a traceback that may be a null pointer is released. Call attempt.
-    "except": r"__Pyx_GetException\([^)]*\) < 0\) __PYX_ERR",
-}
-
-
-@pytest.mark.parametrize("statement", FRAGILE)
-def test_what_cython_makes_is_safe_without_memory(statement):
-    made = ROOT / "bn_ext" / "_core_src" / "core.c"
-    if not made.exists():
-        pytest.skip("the core was not compiled here")
-    text = made.read_text(encoding="utf-8")
-    first = text.index("static const char* const __pyx_f[] = {")
-    files = re.findall(r'^  "(.*)",$', text[first : text.index("};", first)], re.M)
-    assert "bn_ext/_core_src/core.pyx" in files, files
-    places = []
-    for match in re.finditer(FRAGILE[statement], text):
-        file, line = re.search(r"__PYX_ERR\((\d+), (\d+),", text[match.start() :]).groups()
-        if files[int(file)].startswith("bn_ext/"):  # not in Cython's own memoryviews
-            places.append(f"{files[int(file)]}:{line}")
-    assert places == []
-
-
 @pytest.fixture
 def clone(tmp_path):
     """The package beside an empty src_c, by which it is known as a clone."""

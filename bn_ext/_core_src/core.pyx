@@ -5,12 +5,14 @@ Methods of the caller's objects (`__array__`, `__float__`, properties of a subcl
 may change any array while they run. So all of them run before the first buffer is
 requested. What follows reads only base-class arrays and their buffers, in C.
 
+Where memory is too short for a traceback, Cython 3.3.1 ends the process in a `with` block of Python's,
+at a `return` in an `except` clause, and in a list comprehension of new objects. So here are none.
+
 One buffer is requested per array, and released when the call ends. No format is requested,
 since NumPy exports none for bfloat16. Instead, the dtype is checked against the buffer's
 item size.
 """
 
-import operator
 import reprlib
 import sys
 from types import ModuleType
@@ -33,7 +35,9 @@ from cpython.buffer cimport (
     PyObject_CheckBuffer,
     PyObject_GetBuffer,
 )
-from cpython.object cimport Py_TYPE, descrgetfunc
+from cpython.contextvars cimport PyContext_CopyCurrent, PyContext_Enter, PyContext_Exit
+from cpython.number cimport PyNumber_Index
+from cpython.object cimport PyObject_CallFunctionObjArgs, Py_TYPE, descrgetfunc
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_New, PyTuple_SetItem
 from libc.limits cimport INT_MAX
@@ -48,7 +52,6 @@ cdef object new_tuple = tuple.__new__
 # Each needs only those above it.
 include "c.pxi"
 include "dtypes.pxi"
-include "attempts.pxi"
 include "messages.pxi"
 include "fp_mode.pxi"
 include "roles.pxi"

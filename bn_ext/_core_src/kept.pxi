@@ -169,14 +169,13 @@ cdef class Block:
 
 cdef object allocated(object make, object shape, object dtype):
     """An array made by np.empty or np.zeros. If memory is short, what is kept gives way."""
-    cdef bint error
-    made = attempt(&error, (MemoryError, ValueError), make, (shape, dtype))
-    if not error:
-        return made
-    if isinstance(made, ValueError):  # larger than all memory
-        raise MemoryError(f"bn_ext: {made}")
-    if not release_kept():
-        raise made
+    try:
+        return make(shape, dtype)
+    except MemoryError:
+        if not release_kept():
+            raise
+    except ValueError as error:  # larger than all memory
+        raise MemoryError(f"bn_ext: {error}") from None
     return make(shape, dtype)
 
 

@@ -12,13 +12,13 @@ cdef str shortened(str text):
 
 def shown(value):
     """A value's repr for a message, shortened; if repr fails, the value's type."""
-    cdef bint error
     # reprlib reads no more of nested containers than it shows.
     show = reprlib.repr if isinstance(value, CONTAINERS) else repr
-    text = attempt(&error, Exception, show, (value,))
-    if error:
-        return "an object of type " + type_name(value)
-    return shortened(str.__getitem__(text, slice(None)))  # a plain str, not of a subclass
+    try:
+        return shortened(str.__getitem__(show(value), slice(None)))  # a plain str, not of a subclass
+    except Exception:
+        pass
+    return "an object of type " + type_name(value)
 
 
 cdef str type_name(object a):
@@ -37,13 +37,25 @@ def any_of(names):
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " or " + names[-1]
 
 
+cdef object converted(object make, object a, object dtype):
+    """make(a, dtype). Where memory is short, NumPy's casts from objects return NULL without an error.
+    CPython's call, unlike Cython's, notices that."""
+    try:
+        return PyObject_CallFunctionObjArgs(make, <PyObject *>a, <PyObject *>dtype, NULL)
+    except SystemError as error:
+        raise MemoryError(f"bn_ext: {error}") from None
+
+
 cdef bint holds_numbers(object a) except -1:
     """Can the array be converted to floating-point numbers?"""
-    cdef bint error
     if a.dtype.kind != "O":
         return a.dtype.kind in "fiub"
-    attempt(&error, Exception, np.asarray, (a, np.float64))
-    return not error
+    try:
+        converted(np.asarray, a, FLOAT64)
+        return True
+    except Exception:
+        pass
+    return False
 
 
 cdef object wrong_dtype(str name, object a, object dtype, str expected, str convert_to=""):
@@ -57,7 +69,7 @@ cdef object wrong_dtype(str name, object a, object dtype, str expected, str conv
     copies = convert_to is not None
     native = dtype if dtype.isnative else dtype.newbyteorder("=")  # strings have no order
     if native is not dtype and (native == INT64 or code_of(native) >= 0):
-        where = "np" if hasattr(np, native.name) else "ml_dtypes"
+        where = "ml_dtypes" if code_of(native) == BN_BF16 else "np"
         hint = f"; pass np.asarray({name}, {where}.{native.name})" if copies else ""
         return TypeError(f"{name}: expected native byte order, got {dtype.str}{hint}")
     if convert_to == "float32" and "float64" in expected and not np.can_cast(dtype, np.float32):
@@ -66,7 +78,7 @@ cdef object wrong_dtype(str name, object a, object dtype, str expected, str conv
     if "bfloat16" in expected and (dtype == np.uint16 or dtype == np.int16 or dtype == "V2"):
         # Integers often hold bits of bfloat16; np.load gives saved arrays of bfloat16 as V2.
         hints = [f"if these are bits of bfloat16, pass np.asarray({name}).view(ml_dtypes.bfloat16)"]
-    if copies and hasattr(np, convert_to) and holds_numbers(a):
+    if copies and convert_to not in ("", "bfloat16") and holds_numbers(a):
         hints.append(f"{'if not,' if hints else 'pass'} np.asarray({name}, np.{convert_to})")
     return TypeError("; ".join([f"{name}: expected {expected}, got {dtype_text(dtype)}", *hints]))
 

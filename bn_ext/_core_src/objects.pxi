@@ -74,20 +74,17 @@ cdef bint is_tensor(object a) except -1:
     return False
 
 
-def _hint(a, str name, bint written):
-    if str(getattr(a, "dtype", None)) == "torch.bfloat16":
-        return (f"; pass {name}.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16), "
-                "which copies nothing")
-    if getattr(a, "requires_grad", False) is True and not written:
-        return f"; pass {name}.detach(), or use bn_ext.torch, which has gradients"
-    return ""
-
-
 cdef str from_torch(object a, str name, bint written=False):
     """What to pass instead of torch's tensor, if NumPy has no view of it."""
-    cdef bint error
-    hint = attempt(&error, Exception, _hint, (a, name, written))
-    return "" if error else hint
+    try:
+        if str(getattr(a, "dtype", None)) == "torch.bfloat16":
+            return (f"; pass {name}.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16), "
+                    "which copies nothing")
+        if getattr(a, "requires_grad", False) is True and not written:
+            return f"; pass {name}.detach(), or use bn_ext.torch, which has gradients"
+    except Exception:
+        pass
+    return ""
 
 
 cpdef object no_ndarray(object a, str name):
@@ -99,59 +96,64 @@ cpdef object no_ndarray(object a, str name):
     return TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}{hint}")
 
 
-def _array_of_items(items):
-    """In the default mode, because items of several dtypes are converted. No `with`: where memory is
-    short, Cython would pass __exit__ a traceback that is NULL."""
-    mode = DefaultMode()
-    mode.__enter__()
+cdef object array_of_items(object items):
+    """In the default mode, because items of several dtypes are converted."""
+    cdef DefaultMode mode = DefaultMode()
+    mode.enter()
     try:
-        return np.asarray(items)
+        return converted(np.asarray, items, None)
     finally:
-        mode.__exit__()
+        mode.leave()
 
 
-def _viewed(a):
+cdef object viewed(object a):
     """NumPy's view of an object of another library; None if there is none."""
     if lies_elsewhere(a):
         raise TypeError("it is not in CPU memory; copy it to the host first")
     if hasattr(a, "__array__") or hasattr(a, "__array_interface__") or PyObject_CheckBuffer(a):
         # Not asarray, which would drop a subclass that __array__ returns, and with it a mask.
-        return np.asanyarray(a)
+        return converted(np.asanyarray, a, None)
     return np.from_dlpack(a) if hasattr(a, "__dlpack__") else None
 
 
 cdef tuple UNREAD = (RuntimeError, TypeError, ValueError)
+cdef tuple UNVIEWED = (*UNREAD, BufferError)
 
 
 cpdef object as_array(object a, str name, bint whole=True):
     """A base-class array on the memory of `a`; for a list or tuple, a new array. Nothing else is
     copied, unless the object's own method (such as `__array__`) copies. `whole`: `a` is the
     argument, not an item of it."""
-    cdef bint error
+    error = array = None
     if type(a) is ndarray:
         return a
     if isinstance(a, ndarray):
         return base_array(a, name, whole)
     if isinstance(a, SEQUENCES):
-        array = attempt(&error, UNREAD, _array_of_items, (as_tuples(a, name),))
-        if not error:
-            return array
-        if is_callers(array):
-            raise array
-        raise TypeError(f"{name}: expected an array of numbers: {array}")
+        items = as_tuples(a, name)
+        try:
+            return array_of_items(items)
+        except UNREAD as raised:
+            error = raised
+        if is_callers(error):
+            raise error
+        raise TypeError(f"{name}: expected an array of numbers: {error}")
     kind = type_name(a)
     if isinstance(a, SCALARS):
         is_number = isinstance(a, (int, float, np.number)) and not isinstance(a, bool)
         hint = "; np.full makes an array of it" if is_number and name in PER_CHANNEL else ""
         raise TypeError(f"{name}: expected an array, got {kind}{hint}")
-    array = attempt(&error, (*UNREAD, BufferError), _viewed, (a,))
-    if error:
+    try:
+        array = viewed(a)
+    except UNVIEWED as raised:
+        error = raised
+    if error is not None:
         hint = from_torch(a, name if whole else "it")
         problem = f"{name}: this {kind} cannot be viewed as a NumPy array"
-        if is_callers(array) and not is_tensor(a):
-            array.add_note(problem + hint)
-            raise array
-        raise TypeError(f"{problem}: {str(array).rstrip('.')}{hint}") from array
+        if is_callers(error) and not is_tensor(a):
+            error.add_note(problem + hint)
+            raise error
+        raise TypeError(f"{problem}: {str(error).rstrip('.')}{hint}") from error
     if array is None:
         hint = f"; pass {name}.toarray()" if hasattr(type(a), "toarray") else ""
         if kind.startswith("autograd."):
@@ -185,13 +187,13 @@ cpdef bint as_flag(object value, str name) except -1:
     raise TypeError(f"{name}: expected True or False, got {shown(value)}")
 
 
-def _number(value):
-    """Any real number as a float."""
+cdef double number_of(object value) except? -1:
+    """Any real number as a double."""
     kind = value.dtype.kind if isinstance(value, WITH_DTYPE) else ""
     if (isinstance(value, NO_NUMBERS) or (kind and kind not in "fiubV")
             or (isinstance(value, ndarray) and value.ndim)):
         raise TypeError
-    return <double>value
+    return value
 
 
 cdef tuple NOT_CONVERTED = (OverflowError, TypeError, ValueError)
@@ -200,17 +202,17 @@ cdef tuple NOT_CONVERTED = (OverflowError, TypeError, ValueError)
 cpdef double as_real(object value, str name, str expected, double least=-INFINITY,
                      double most=INFINITY) except? -1:
     """Convert any finite real number, within bounds if there are any."""
-    cdef bint error = False
     cdef double real = NAN
-    number = value
-    if type(value) is not float:
-        number = attempt(&error, NOT_CONVERTED, _number, (value,))
-        if error and is_callers(number):
-            raise number
-        if error and isinstance(number, TypeError):
+    error = None
+    try:
+        real = value if type(value) is float else number_of(value)
+    except NOT_CONVERTED as raised:
+        error = raised
+    if error is not None:
+        if is_callers(error):
+            raise error
+        if isinstance(error, TypeError):
             raise TypeError(f"{name}: expected a real number, got {shown(value)}")
-    if not error:
-        real = number
     if not (isfinite(real) and least <= real <= most):
         raise ValueError(f"{name}: expected {expected}, got {shown(value)}")
     return real
@@ -222,11 +224,14 @@ cpdef double as_epsilon(object epsilon, str name="epsilon") except? -1:
 
 cpdef object as_index(object value, str name, str expected, object least=None, object most=None):
     """Convert any object that is an integer, within bounds if there are any."""
-    cdef bint error
-    number = attempt(&error, TypeError, operator.index, (value,))
-    if error and is_callers(number):
-        raise number
-    if error:
+    number = error = None
+    try:
+        number = PyNumber_Index(value)
+    except TypeError as raised:
+        error = raised
+    if error is not None:
+        if is_callers(error):
+            raise error
         raise TypeError(f"{name}: expected {expected}, got {shown(value)}")
     if least is not None and number < least:
         raise ValueError(f"{name}: expected at least {least}, got {shown(number)}")

@@ -77,9 +77,11 @@ cdef str in_place_text(Call c, int role):
 cdef bint share_memory(object a, object b) except -1:
     """Do two arrays share memory? True if bounded work cannot tell: for some strides, an exact
     answer takes forever."""
-    cdef bint error  # TooHardError
-    shared = attempt(&error, RuntimeError, np.shares_memory, (a, b, 10000))
-    return error or shared
+    try:
+        return np.shares_memory(a, b, 10000)
+    except RuntimeError:  # TooHardError
+        pass
+    return True
 
 
 # ---- new arrays -----------------------------------------------------------------
