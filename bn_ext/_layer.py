@@ -14,6 +14,7 @@ With `allreduce`, each pass first sums over all processes:
 from __future__ import annotations  # help shows names, not what they stand for
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -33,14 +34,47 @@ _STATE = {
     "running_variance": "running_var",
 }
 _COUNT = "num_batches_tracked", "an integer", 0
-#: Attributes of PyTorch's layers, which would change nothing here if they could be set.
-_OF_TORCH = {key: name for name, key in _STATE.items() if key != name}
-_OF_TORCH |= {"eps": "epsilon", "momentum": "exponential_avg_factor"}
 #: What a state can hold, in an int64.
 _MOST_BATCHES = 2**63 - 1
-#: What is fixed when a layer is made, since arrays and saved passes depend on it.
-_FIXED = {"channels", "epsilon", "data_format", "affine", "relu"}
-_FIXED |= {"track_running_stats", "dtype", "exact"}
+
+
+def _fixed(name: str) -> Any:
+    """An attribute that is fixed when a layer is made, since arrays and saved passes depend on it.
+    Passes read _name, which is faster.
+    """
+
+    def refuse(layer: BatchNorm, value: object) -> None:
+        raise AttributeError(f"{name}: fixed when the layer is made; make another BatchNorm")
+
+    return property(attrgetter("_" + name), refuse)
+
+
+class Absent:
+    """An attribute that a class of layers lacks: to read or to set it is an AttributeError with a
+    hint. `for_users`: a class that is not bn_ext's may have it.
+    """
+
+    def __init__(self, hint: str, for_users: bool = False) -> None:
+        self.hint, self.for_users = hint, for_users
+
+    def __set_name__(self, kind: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, layer: Any, kind: type) -> Any:
+        if layer is None or self.name not in vars(layer):
+            text = f"{kind.__name__!r} object has no attribute {self.name!r}"
+            raise AttributeError(f"{text}; {self.hint}")
+        return vars(layer)[self.name]
+
+    def __set__(self, layer: Any, value: object) -> None:
+        if not self.for_users or type(layer).__module__.partition(".")[0] == "bn_ext":
+            self.__get__(None, type(layer))
+        vars(layer)[self.name] = value
+
+
+def _called(name: str) -> Absent:
+    """An attribute of PyTorch's layers. It would change nothing here if it could be set."""
+    return Absent(f"it is called {name} here", for_users=True)
 
 
 class Saved(NamedTuple):
@@ -133,8 +167,20 @@ class BatchNorm:
     """
 
     __module__ = "bn_ext"  # where pickles look for it
-    #: Attributes that a subclass does not have -> hint.
-    _LACKS: ClassVar[dict[str, str]] = {}
+    _HAS_GRADIENTS: ClassVar[bool] = True
+
+    channels: int = _fixed("channels")
+    epsilon: float = _fixed("epsilon")
+    data_format: DataFormat | None = _fixed("data_format")
+    affine: bool = _fixed("affine")
+    relu: bool = _fixed("relu")
+    track_running_stats: bool = _fixed("track_running_stats")
+    dtype: np.dtype[Any] = _fixed("dtype")
+    exact: bool = _fixed("exact")
+
+    if not TYPE_CHECKING:  # which would take them for attributes
+        weight, bias, running_var = _called("gamma"), _called("beta"), _called("running_variance")
+        eps, momentum = _called("epsilon"), _called("exponential_avg_factor")
 
     def __init__(
         self,
@@ -152,17 +198,17 @@ class BatchNorm:
         exact: Flag = False,
         allreduce: Callable[[Any], Any] | None = None,
     ) -> None:
-        self.channels = _core.as_index(channels, "channels", "an integer", 1, _MOST_CHANNELS)
-        self.epsilon, self.data_format = _core.as_epsilon(epsilon), data_format
-        self.affine, self.relu = _core.as_flag(affine, "affine"), _core.as_flag(relu, "relu")
-        self.track_running_stats = _core.as_flag(track_running_stats, "track_running_stats")
-        self.dtype, self.exact = _as_number(dtype), _core.as_flag(exact, "exact")
+        self._channels = _core.as_index(channels, "channels", "an integer", 1, _MOST_CHANNELS)
+        self._epsilon, self._data_format = _core.as_epsilon(epsilon), data_format
+        self._affine, self._relu = _core.as_flag(affine, "affine"), _core.as_flag(relu, "relu")
+        self._track_running_stats = _core.as_flag(track_running_stats, "track_running_stats")
+        self._dtype, self._exact = _as_number(dtype), _core.as_flag(exact, "exact")
         self.exponential_avg_factor, self.correction = exponential_avg_factor, correction
         self.num_threads, self.allreduce = num_threads, allreduce
         ones, zeros = np.ones(self.channels, self.dtype), np.zeros(self.channels, self.dtype)
         self.gamma: NDArray[Any] | Any = ones.copy() if self.affine else None
         self.beta: NDArray[Any] | Any = zeros.copy() if self.affine else None
-        if "diff_gamma" not in self._LACKS:
+        if self._HAS_GRADIENTS:
             self.diff_gamma: NDArray[Any] | Any = zeros.copy() if self.affine else None
             self.diff_beta: NDArray[Any] | Any = zeros.copy() if self.affine else None
         self.running_mean: NDArray[Any] | Any = zeros if self.track_running_stats else None
@@ -255,12 +301,11 @@ class BatchNorm:
         keep, track = _core.as_flag(keep, "keep"), _core.as_flag(track, "track")
         data = self._as_data(src)
         src_1 = None if src_1 is None else _core.as_array(src_1, "src_1")
-        state = vars(self)  # __setattr__ takes a tenth of a small call's time
-        before, state["saved"] = state["saved"], None
+        before, self.saved = self.saved, None
         try:
             return self._forward(data, src_1, keep, track)
         except (TypeError, ValueError):  # a refusal, which has changed nothing
-            state["saved"] = before
+            self.saved = before
             raise
 
     def __call__(self, *arguments: Any, **options: Any) -> NDArray[Any]:
@@ -276,13 +321,13 @@ class BatchNorm:
         # To see what the ReLU passed, backward computes dst again. It cannot do so if an array was
         # added, which is not kept.
         workspace = None
-        if self.relu and src_1 is not None and keep:
+        if self._relu and src_1 is not None and keep:
             workspace = np.empty(workspace_size(data.size, data.ndim), np.uint8)
         options = {
             **self._shared(), "src": data, "gamma": self.gamma, "beta": self.beta, "src_1": src_1,
-            "relu": self.relu, "workspace": workspace,
+            "relu": self._relu, "workspace": workspace,
         }  # fmt: skip
-        from_batch, elements = self._from_batch(), data.size // self.channels
+        from_batch, elements = self._from_batch(), data.size // self._channels
         tracking = self._tracking() if from_batch and track else {}
         if not from_batch:
             mean, variance = self.running_mean, self.running_variance
@@ -296,21 +341,19 @@ class BatchNorm:
             if tracking:
                 _core.update_running(*total._moments(), **tracking)
         else:
-            mean, variance = np.empty((2, self.channels))
+            mean, variance = np.empty((2, self._channels))
             out = None, mean, variance
-            dst = _core.training(out=out, exact=self.exact, **options, **tracking).dst
+            dst = _core.training(out=out, exact=self._exact, **options, **tracking).dst
         if keep:
-            beta = np.zeros(self.channels) if self.beta is None else self.beta
+            beta = np.zeros(self._channels) if self.beta is None else self.beta
             gate = {"beta": beta} if workspace is None else {"workspace": workspace}
-            vars(self)["saved"] = Saved(
-                data, mean, variance, from_batch, src_1 is not None, gate, elements
-            )
+            self.saved = Saved(data, mean, variance, from_batch, src_1 is not None, gate, elements)
         return dst
 
     def _total(self, kind: Any, *arrays: Any, **options: Any) -> Any:
         """The sums of all processes."""
-        shared = {"data_format": self.data_format, "num_threads": self.num_threads}
-        own = kind(*arrays, exact=self.exact, **shared, **options)
+        shared = {"data_format": self._data_format, "num_threads": self.num_threads}
+        own = kind(*arrays, exact=self._exact, **shared, **options)
         total: Any = self.allreduce(own)  # type: ignore[misc]
         fits = type(total) is kind and all(
             getattr(total, name) == getattr(own, name) for name in kind._ALIKE
@@ -323,8 +366,8 @@ class BatchNorm:
     def _shared(self) -> dict[str, Any]:
         """Options of every pass."""
         return {
-            "epsilon": self.epsilon,
-            "data_format": self.data_format,
+            "epsilon": self._epsilon,
+            "data_format": self._data_format,
             "num_threads": self.num_threads,
         }
 
@@ -341,7 +384,7 @@ class BatchNorm:
             "running_variance": self.running_variance,
             "exponential_avg_factor": _core.as_real(factor, "exponential_avg_factor", number, 0, 1),
             "correction": self.correction,
-            "tracked": vars(self),
+            "tracked": self,
         }
 
     def _from_batch(self) -> bool:
@@ -352,27 +395,27 @@ class BatchNorm:
 
     @property
     def _channel_axis(self) -> int:
-        return _core.channel_axis_of(self.data_format)
+        return _core.channel_axis_of(self._data_format)
 
     def _as_data(self, src: Array) -> NDArray[Any]:
         """Convert src; its channels must fit the layer."""
         data = _core.as_array(src, "src")
         axis = self._channel_axis
-        if data.ndim > 2 and self.data_format is None:
+        if data.ndim > 2 and self._data_format is None:
             raise ValueError(
                 "data_format: expected 'NXC' (channels last) or 'NCX' (channels on axis 1) in the "
                 f"call of BatchNorm, because src has shape {data.shape}; it is missing there"
             )
-        if data.ndim < 2 or data.shape[axis] == self.channels:  # the functions refuse the former
+        if data.ndim < 2 or data.shape[axis] == self._channels:  # the functions refuse the former
             return data
         other_axis, other_format = (1, "NCX") if axis == -1 else (-1, "NXC")
-        fits = data.shape[other_axis] == self.channels
+        fits = data.shape[other_axis] == self._channels
         hint = (
-            f"; axis {other_axis} has {self.channels}: "
+            f"; axis {other_axis} has {self._channels}: "
             f'pass data_format="{other_format}" to BatchNorm'
         )
         raise ValueError(
-            f"src: expected {self.channels} channels on axis {axis}, got shape "
+            f"src: expected {self._channels} channels on axis {axis}, got shape "
             f"{data.shape}{hint if fits else ''}"
         )
 
@@ -415,15 +458,15 @@ class BatchNorm:
         saved = self._pass_of(saved)
         diff = _core.as_array(diff_dst, "diff_dst")
         accumulate = _core.as_flag(accumulate, "accumulate")
-        param_grads = self.affine and not self.frozen
-        gated = saved.added and self.relu
-        gate: dict[str, Any] = {"relu": True, **saved.gate} if self.relu else {}
+        param_grads = self._affine and not self.frozen
+        gated = saved.added and self._relu
+        gate: dict[str, Any] = {"relu": True, **saved.gate} if self._relu else {}
         arrays = saved.src, diff, saved.mean, saved.variance, self.gamma
         options = {
             **self._shared(),
             "is_training": saved.from_batch,
             "param_grads": param_grads,
-            "exact": self.exact,
+            "exact": self._exact,
             "total": self._total_gradient(saved, arrays, gate, param_grads),
             "diff_src_1": gated,
             **gate,
@@ -437,7 +480,7 @@ class BatchNorm:
                 self.diff_gamma += grads.diff_gamma
                 self.diff_beta += grads.diff_beta
         if saved is self.saved:
-            vars(self)["_used"] = saved.mean
+            self._used = saved.mean
         diff_src_1 = grads[3] if gated else diff
         return (grads.diff_src, diff_src_1) if saved.added else grads.diff_src
 
@@ -466,9 +509,9 @@ class BatchNorm:
         self, saved: Saved, arrays: tuple[Any, ...], gate: dict[str, Any], param_grads: bool
     ) -> Any:
         """The sums of all processes that `_core.backward` takes, if there are any."""
-        total, elements = None, saved.src.size // self.channels
+        total, elements = None, saved.src.size // self._channels
         if self.allreduce and (saved.from_batch or param_grads):
-            for_beta = {"variance": saved.variance, "gamma": self.gamma, "epsilon": self.epsilon}
+            for_beta = {"variance": saved.variance, "gamma": self.gamma, "epsilon": self._epsilon}
             total = self._total(GradientSums, *arrays[:3], **gate, **for_beta)
             elements = total.count
         if saved.from_batch and saved.elements != elements:
@@ -548,27 +591,6 @@ class BatchNorm:
         self.num_batches_tracked = new.pop("num_batches_tracked", self.num_batches_tracked)
         for name, array in new.items():
             own[name][...] = array
-
-    if not TYPE_CHECKING:  # with them, a type checker would accept every attribute
-
-        def __getattr__(self, name):
-            """Say what to use instead of what a subclass lacks, or what PyTorch calls it."""
-            hint = self._LACKS.get(name, "")
-            if not hint and name in _OF_TORCH:
-                hint = f"; it is called {_OF_TORCH[name]} here"
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
-
-        def __setattr__(self, name, value):
-            """Refuse what is fixed, what a subclass lacks and, except in a user's subclass, what
-            PyTorch calls it.
-            """
-            if name in _FIXED and name in vars(self):
-                hint = "fixed when the layer is made; make another BatchNorm"
-                raise AttributeError(f"{name}: {hint}")
-            is_users = type(self).__module__.partition(".")[0] != "bn_ext"
-            if name in self._LACKS or (name in _OF_TORCH and not is_users):
-                self.__getattr__(name)
-            super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         options = ("epsilon", "exponential_avg_factor", "correction", "data_format", "affine")

@@ -13,7 +13,7 @@ default floating-point mode.
 from __future__ import annotations  # help shows names, not what they stand for
 
 from types import SimpleNamespace
-from typing import Any, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -251,9 +251,12 @@ class BatchNorm(_layer.BatchNorm):
     """
 
     __module__ = "bn_ext.autograd"
-    _LACKS = dict.fromkeys(
-        ("gradients", "diff_gamma", "diff_beta"), "; autograd.grad returns the gradients"
-    )
+    _HAS_GRADIENTS = False
+
+    if not TYPE_CHECKING:
+        gradients = _layer.Absent("autograd.grad returns the gradients")
+        diff_gamma = _layer.Absent("autograd.grad returns the gradients")
+        diff_beta = _layer.Absent("autograd.grad returns the gradients")
 
     def forward(  # type: ignore[override]
         self, parameters: Any, src: Any, src_1: Any = None, *, track: Flag = True

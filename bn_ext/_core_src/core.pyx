@@ -173,7 +173,7 @@ def update_running(statistics, double count, running_mean, running_variance,
     set_count(tracked, batches, c.dry)
 
 
-# A layer's attributes, `tracked`, have a count of the batches that its running statistics have seen.
+# A layer, `tracked`, has a count of the batches that its running statistics have seen.
 # It is set in the call that updates them, since Python raises a KeyboardInterrupt after a call.
 
 cdef object next_count(tracked):
@@ -181,10 +181,10 @@ cdef object next_count(tracked):
     name = "num_batches_tracked"
     if tracked is None:
         return None
-    return as_index(tracked[name], name, "an integer", 0, INT64_MAX - 1) + 1
+    return as_index(tracked.num_batches_tracked, name, "an integer", 0, INT64_MAX - 1) + 1
 
 
 cdef int set_count(tracked, count, bint unchanged) except -1:
     if tracked is not None and not unchanged:
-        tracked["num_batches_tracked"] = count
+        tracked.num_batches_tracked = count
     return 0
