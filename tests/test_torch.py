@@ -5,6 +5,7 @@ import functools
 import io
 import re
 import threading
+import typing
 
 import numpy
 import pytest
@@ -441,6 +442,13 @@ def test_inference_tensors_are_refused_before_anything_changes(training):
     assert_same(made.buffers(), before)
     with torch.no_grad():
         assert_same([made.eval()(x)], [made(x.clone())])
+
+
+@pytest.mark.parametrize("converted", [convert, SyncBatchNorm.convert_sync_batchnorm])
+def test_for_type_checkers_a_model_keeps_its_type(converted):
+    types = typing.get_type_hints(converted)
+    assert types["return"] is types["module"]
+    assert types["return"].__bound__ is nn.Module
 
 
 def test_print_shows_that_a_layer_was_converted():

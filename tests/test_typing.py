@@ -60,7 +60,7 @@ def test_modules_list_public_names_alone(name):
 
 def test_help_has_names_of_types():
     text = pydoc.render_doc(bn_ext.BatchNorm, renderer=pydoc.plaintext)
-    assert "freeze(self, mode: 'bool' = True) -> 'BatchNorm'" in text
+    assert "freeze(self, mode: 'bool' = True) -> 'Self'" in text
     assert "state_dict(self) -> 'dict[str, NDArray[Any]]'" in text
 
 

@@ -3,7 +3,7 @@
 The extra ``torch`` installs what this module needs. ``import bn_ext`` does not import it.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import bn_ext._core as _core
 from bn_ext._runtime import missing
@@ -27,6 +27,8 @@ __all__ = [
     "convert",
 ]
 __dir__ = __all__.copy
+
+_Model = TypeVar("_Model", bound=nn.Module)
 
 
 def batch_norm(
@@ -289,7 +291,7 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         return name, self.whole_gradients
 
     @staticmethod
-    def convert_sync_batchnorm(module: nn.Module, process_group: Any = None) -> nn.Module:
+    def convert_sync_batchnorm(module: _Model, process_group: Any = None) -> _Model:
         """Turn all batch normalizations of a model into layers of this class, as `convert` does.
 
         ``process_group`` is as for this class; the result is the module itself.
@@ -312,7 +314,7 @@ _TORCH_CLASS: dict[type, Any] = {
 _OWN_CLASS = {torch_class: own for own, torch_class in _TORCH_CLASS.items()}
 
 
-def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
+def convert(module: _Model, *, back: bool = False) -> _Model:
     """Turn a model's batch normalization layers into bn_ext's, or back into torch's.
 
     Parameters
