@@ -463,6 +463,18 @@ def test_print_shows_that_a_layer_was_converted():
     assert shown.endswith("relu=True)")
 
 
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_warning_of_a_negative_variance_names_the_callers_line(compiled):
+    layer = BatchNorm1d(2).eval()
+    layer.running_var[:] = -1
+    call = torch.compile(layer, backend="aot_eager") if compiled else layer
+    with pytest.warns(RuntimeWarning, match="^invalid value encountered in sqrt$") as told:
+        call(torch.ones(3, 2, requires_grad=True)).sum().backward()
+    places = {w.filename for w in told if w.category is RuntimeWarning}
+    assert places == {__file__}
+
+
 def test_without_a_gradient_nothing_else_changes():
     layer, (x, src_1) = BatchNorm2d(3, relu=True).eval(), torch.randn(2, 4, 3, 5, 5)
     with torch.no_grad():  # nothing is kept for a gradient
