@@ -59,7 +59,7 @@ def _fixed(name: str) -> Any:
     def refuse(layer: BatchNorm, value: object) -> None:
         raise AttributeError(f"{name}: fixed when the layer is made; make another BatchNorm")
 
-    return property(attrgetter(f"_options.{name}"), refuse)
+    return property(attrgetter(f"_options.{name}"), refuse, doc="Fixed when the layer is made.")
 
 
 class Absent:
@@ -69,20 +69,26 @@ class Absent:
 
     def __init__(self, hint: str, for_users: bool = False) -> None:
         self.hint, self.for_users = hint, for_users
+        self.__doc__ = f"Missing: {hint}."
 
     def __set_name__(self, kind: type, name: str) -> None:
         self.name = name
 
     def __get__(self, layer: Any, kind: type) -> Any:
-        if layer is None or self.name not in vars(layer):
-            text = f"{kind.__name__!r} object has no attribute {self.name!r}"
-            raise AttributeError(f"{text}; {self.hint}")
+        if layer is None:
+            return self
+        if self.name not in vars(layer):
+            raise self._error(kind)
         return vars(layer)[self.name]
 
     def __set__(self, layer: Any, value: object) -> None:
         if not self.for_users or type(layer).__module__.partition(".")[0] == "bn_ext":
-            self.__get__(None, type(layer))
+            raise self._error(type(layer))
         vars(layer)[self.name] = value
+
+    def _error(self, kind: type) -> AttributeError:
+        text = f"{kind.__name__!r} object has no attribute {self.name!r}"
+        return AttributeError(f"{text}; {self.hint}")
 
 
 def _called(name: str) -> Absent:
@@ -180,7 +186,6 @@ class BatchNorm:
     (2, 2)
     """
 
-    __module__ = "bn_ext"  # where pickles look for it
     _HAS_GRADIENTS: ClassVar[bool] = True
 
     channels: int = _fixed("channels")

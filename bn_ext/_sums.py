@@ -26,7 +26,6 @@ _MOST = 2**53
 class _Sums:
     """What both kinds of sums share."""
 
-    __module__ = "bn_ext"  # where pickles look for them
     #: Attributes that the parts of one whole have in common.
     _ALIKE: ClassVar[tuple[str, ...]] = ("exact", "dtype", "channels")
     _OF_MOMENTS: ClassVar[bool]
@@ -214,7 +213,6 @@ class Statistics(_Sums):
     True
     """
 
-    __module__ = "bn_ext"
     _OF_MOMENTS = True
 
     def __init__(
@@ -360,7 +358,6 @@ class GradientSums(_Sums):
     True
     """
 
-    __module__ = "bn_ext"
     _OF_MOMENTS = False
 
     if TYPE_CHECKING:  # `help` would show it
