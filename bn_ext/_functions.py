@@ -475,7 +475,7 @@ def batch_norm_statistics_backward(
     Raises
     ------
     TypeError, ValueError
-        As for `batch_norm_backward`.
+        As for `batch_norm_backward`, like the warning of a negative variance.
 
     Examples
     --------
@@ -493,6 +493,10 @@ def batch_norm_statistics_backward(
     epsilon = _core.as_epsilon(epsilon)
     with _core.DefaultMode():
         wide = {name: vector.astype(np.float64) for name, vector in vectors.items()}
+        negative = (wide["variance"] < -epsilon).any()
+    if negative:
+        _core.warn_of_root()
+    with _core.DefaultMode():
         grads = statistics_backward(**{"gamma": None, **wide}, epsilon=epsilon)
         dtype = vectors["variance"].dtype
         return grads[0].astype(dtype), grads[1].astype(dtype)
