@@ -243,7 +243,7 @@ def right(operation, arrays, epsilon):
     return getattr(formulas, f"batch_norm_{operation}")(*arrays, epsilon=epsilon)
 
 
-def called(operation, kernel, arrays, epsilon):
+def call_kernel(operation, kernel, arrays, epsilon):
     """The results of a kernel."""
     results = kernel(*arrays, epsilon=epsilon)
     return results if isinstance(results, tuple) else (results,)
@@ -283,7 +283,7 @@ def differs(
 ):
     """Does a result for random numbers differ from what is right by more than the tolerances?"""
     arrays, wanted = problem(operation, shape, draw, seed, 1e-5)
-    return not close(called(operation, kernel, arrays, 1e-5), wanted, rtol, atol)
+    return not close(call_kernel(operation, kernel, arrays, 1e-5), wanted, rtol, atol)
 
 
 def close(results, wanted, rtol=1e-5, atol=1e-8):
@@ -320,16 +320,18 @@ def gradcheck(operation, kernel):
             return right("backward", (src, rest[0], *statistics, rest[1]), 1e-5)[:3]
         if operation == "backward":
             return right("training", (src, *rest), 1e-5)[:1]
-        return called(operation, kernel, (src, *(() if training else running), *rest), 1e-5)[:1]
+        return call_kernel(operation, kernel, (src, *(() if training else running), *rest), 1e-5)[
+            :1
+        ]
 
     def back(grads, src, *rest):
         statistics = statistics_of(src) if training else running
         if operation == "double_backward":
             arrays = src, rest[0], *statistics, rest[1], *grads
-            return called(operation, kernel, arrays, 1e-5)
+            return call_kernel(operation, kernel, arrays, 1e-5)
         arrays = src, *grads, *statistics, rest[0]
         if operation == "backward":
-            return called(operation, kernel, arrays, 1e-5)
+            return call_kernel(operation, kernel, arrays, 1e-5)
         return formulas.batch_norm_backward(*arrays, epsilon=1e-5, is_training=training)[:3]
 
     class Operation(torch.autograd.Function):
@@ -375,7 +377,9 @@ def opinfo(operation, kernel):
                 second = [torch.randn_like(a) for a in leaves]
                 arrays = *arrays, *second
                 wanted = torch.autograd.grad(wanted, (src, diff_dst, gamma), second)
-        results = called(operation, kernel, map(channels_last, arrays), options.get("eps", 1e-5))
+        results = call_kernel(
+            operation, kernel, map(channels_last, arrays), options.get("eps", 1e-5)
+        )
         for result, tensor in zip(results, wanted, strict=False):
             try:
                 torch.testing.assert_close(result, channels_last(tensor), equal_nan=True)
@@ -414,7 +418,7 @@ def onnx_backend(operation, kernel):
         if attributes.get("training_mode", 0) != training or operation.endswith("backward"):
             continue
         arrays = np.moveaxis(src, 1, -1), *([] if training else statistics), gamma, beta
-        dst, *batch = called(operation, kernel, arrays, attributes.get("epsilon", 1e-5))
+        dst, *batch = call_kernel(operation, kernel, arrays, attributes.get("epsilon", 1e-5))
         share = attributes.get("momentum", 0.9)
         batch = [
             share * old + (1 - share) * new for old, new in zip(statistics, batch, strict=False)
@@ -463,7 +467,7 @@ def benchdnn(operation, kernel):
         return False  # it has none
     for shape in SHAPES_CI:
         arrays, wanted = benchdnn_problem(operation, shape)
-        results = called(operation, kernel, arrays, 1e-4)
+        results = call_kernel(operation, kernel, arrays, 1e-4)
         for k, (result, exact) in enumerate(zip(results, wanted, strict=False)):
             off, size = abs(result - exact), abs(exact)
             if operation == "backward":
@@ -496,7 +500,7 @@ def hypothesized(operation, kernel, rtol=1e-5, atol=1e-8):
 
         shape = data.draw(array_shapes(min_dims=2, max_dims=4, max_side=6))
         inputs = inputs_of(operation, drawn, shape)
-        results = called(operation, kernel, inputs, 1e-5)
+        results = call_kernel(operation, kernel, inputs, 1e-5)
         assert close(results, right(operation, inputs, 1e-5), rtol, atol)
 
     try:
@@ -526,7 +530,7 @@ PRACTICES = {
 NAMES = "forward pass", "inference", "gradient", "its gradient"
 
 
-def tried(practice):
+def try_practice(practice):
     """[(operation, changes, does it find them?)] of all mistakes, and the same of right kernels"""
     return [
         [
@@ -565,7 +569,7 @@ def report():
     for name, practice in PRACTICES.items():
         try:
             with np.errstate(all="ignore"):
-                mistakes, styles = tried(practice)
+                mistakes, styles = try_practice(practice)
         except ImportError as error:
             lines.append([f"{name}: no {error.name} here", *[""] * (len(KERNELS) + 2)])
             continue

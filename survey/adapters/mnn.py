@@ -20,7 +20,7 @@ def tensor(array):
     return expr.const(array.ravel().tolist(), list(array.shape), expr.NCHW)
 
 
-def called(layer, src):
+def call(layer, src):
     result = layer(tensor(src))
     return result.read().copy()  # its memory is the result's
 
@@ -29,10 +29,10 @@ def training(src, gamma, beta, epsilon):
     zeros = np.zeros(src.shape[1], "f4")
     layer = layer_of(src, epsilon, gamma, beta, zeros + 1, zeros)
     layer.train(True)
-    return called(layer, src)
+    return call(layer, src)
 
 
 def inference(src, mean, variance, gamma, beta, epsilon):
     layer = layer_of(src, epsilon, gamma, beta, variance, mean)
     layer.train(False)
-    return called(layer, src)
+    return call(layer, src)
