@@ -18,7 +18,7 @@ import numpy as np
 
 from bn_ext._cli.usage import UsageError
 from bn_ext._cli.watcher import end_group, watching
-from bn_ext.testing._cases import Case
+from bn_ext.testing._case import Case
 from bn_ext.testing._report import Finding, Report, Trial, show_progress, with_progress
 
 MOST = 5  # crashes; further cases are left out

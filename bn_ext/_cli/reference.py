@@ -15,7 +15,9 @@ from typing import Any
 from bn_ext._cli import child
 from bn_ext._cli.usage import UsageError, as_layout, as_timeout, as_whole
 from bn_ext._dtypes import DTYPES
-from bn_ext.testing._cases import ARITHMETICS, Case, Kind, standard_cases
+from bn_ext.testing._case import Case, Kind
+from bn_ext.testing._cases import standard_cases
+from bn_ext.testing._exact import ARITHMETICS
 from bn_ext.testing._report import message
 from bn_ext.testing._script import loading
 
@@ -105,7 +107,7 @@ def cases_of(options: argparse.Namespace) -> Iterator[Case]:
     try:
         kind = Kind(operation.replace("-", "_"), options.data_format, is_training, **flags)
         return standard_cases(kind, options.dtypes, quick=options.quick, skip=options.skip)
-    except (ImportError, NotImplementedError) as error:
+    except ImportError as error:
         raise UsageError(f"--dtypes: {error}") from None
     except (TypeError, ValueError) as error:
         name, _, reason = str(error).partition(": ")

@@ -8,18 +8,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES, dtype_of
-from bn_ext.testing._cases import ARITHMETICS, LARGE, TENSORS, Case, Exact, as_words
+from bn_ext.testing._case import TENSORS, Case
+from bn_ext.testing._cases import LARGE, as_words
+from bn_ext.testing._exact import ARITHMETICS, Exact, exact as solved
 from bn_ext.testing._limits import arithmetic as number_of, distance, half_ulp
 from bn_ext.testing._script import program
 from bn_ext.testing._variations import Varied, contradicted, fitting, remains
 from bn_ext.testing._weaker import out_of_range
+from bn_ext.testing._wide import wide_of, widened
 
 #: A case's verdict is the first of these that one of its results has; the first four fail.
 VERDICTS = "crashed", "raised", "wrong", "weaker", "range", "not judged", "refused", "right"
@@ -303,7 +306,7 @@ def judged(
     case: Case, results: Mapping[str, Any], arithmetic: str = "float32", exact: Exact | None = None
 ) -> list[Finding]:
     """Compare the results of a case with the exact ones."""
-    exact, findings = case.exact() if exact is None else exact, []
+    exact, findings = solved(case) if exact is None else exact, []
     for name in [name for name in results if name in exact]:
         finding = compared(case, name, results[name], *exact[name], arithmetic)
         if finding.has_wrong_numbers and arithmetic != "double":
@@ -357,7 +360,7 @@ def compared(
     kinds = ["double", "float32", "any", case.data][: len(limits)]
     asked = min([*ARITHMETICS].index(arithmetic), len(kinds) - 1)
     with _core.DefaultMode():
-        got, finite = array.astype(np.longdouble), np.isfinite(right)
+        got, finite = widened(array, wide_of(case.data)), np.isfinite(right)
         says = ~(np.isinf(limits) & (~np.isinf(right) | np.isinf(limits[0])))
         number = number_of(case.data)
         if dtype.unit > DTYPES[case.data if name in TENSORS else number].unit:
@@ -368,7 +371,7 @@ def compared(
         alike |= np.isnan(got) & np.isinf(right) & np.isinf(limits)
         if name in ("mean", "running_mean"):  # of Inf: NaN or Inf
             alike |= ~np.isfinite(got) & ~finite
-        share = distance(got, right) / limits
+        share = np.asarray(distance(got, right) / limits, np.float64)
         share = np.where(np.isnan(share), np.inf, share)
         share = np.where(alike | ~says, 0, share)
         small = abs(right) < np.finfo(number).tiny
@@ -451,7 +454,7 @@ class Trial:
         variations that are left.
         """
         worst: dict[tuple[str, str], Finding] = {}
-        bits, exact, variations = set(), cache(case.exact), None
+        bits, exact, variations = set(), cache(partial(solved, case)), None
         for _ in range(self.repeats):
             results = called(self.function, case)
             findings = [

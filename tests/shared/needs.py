@@ -14,6 +14,7 @@ needs_libgomp = pytest.mark.skipif(
     not any("libgomp" in path for path in _runtime._openmp_libraries()), reason="no libgomp"
 )
 needs_cpus = pytest.mark.skipif(CPUS < 2, reason="one CPU")
+HAS_LONG_DOUBLE = np.finfo(np.longdouble).nmant >= 63
 needs_long_double = pytest.mark.skipif(
-    np.finfo(np.longdouble).nmant < 63, reason="long double is no wider than double here"
+    not HAS_LONG_DOUBLE, reason="long double is no wider than double here"
 )
