@@ -21,6 +21,7 @@ cdef class Call:
     cdef const Facts *facts
     cdef uint64_t mode              # the caller's floating-point mode, if
     cdef bint computes              # this call has set its own
+    cdef bint succeeded             # else an error is on its way
     cdef PyObject *array[ROLES]     # owned; NULL: not given or not wanted
     cdef Py_buffer buffer[ROLES]    # of each pinned array
     cdef bn_view view[ROLES]        # each pinned array, as C sees it
@@ -59,6 +60,8 @@ cdef class Call:
                 Py_CLEAR(self.array[role])
         if self.computes:
             fp_mode_leave(self.mode)
+        if not self.succeeded:
+            make_frames()
 
 
 cdef Call new_call(int entry):
