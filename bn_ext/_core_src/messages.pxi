@@ -1,6 +1,24 @@
 """How error messages show values, types and dtypes: shortened, and without failing if repr fails.
 Included by core.pyx."""
 
+cdef extern from *:
+    """
+    /* Before an error leaves Python functions: make an object of each one's frame. Else CPython makes it
+       when the error has left the function that the frame has called; and if memory is too short for
+       that, it loses the error, and raises a SystemError (3.11 to 3.13). */
+    static void bn_make_frames(void) {
+        PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+        while (frame) {
+            PyFrameObject *back = PyFrame_GetBack(frame);
+            Py_DECREF(frame);
+            frame = back;
+        }
+        PyErr_Clear();
+    }
+    """
+    void make_frames "bn_make_frames"()
+
+
 # Kept in a variable: see SEQUENCES in objects.pxi.
 cdef tuple CONTAINERS = (list, tuple, dict, set, frozenset)
 
@@ -11,7 +29,8 @@ cdef str shortened(str text):
 
 
 def shown(value):
-    """A value's repr for a message, shortened; if repr fails, the value's type."""
+    """A value's repr for an error, shortened; if repr fails, the value's type."""
+    make_frames()
     # reprlib reads no more of nested containers than it shows.
     show = reprlib.repr if isinstance(value, CONTAINERS) else repr
     try:
