@@ -7,7 +7,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 from cases import DATA_DTYPES
-from needs import HAS_LONG_DOUBLE
+from needs import LONG_DOUBLE
 from remembered import KINDS, _remembered, case_of, is_wrong, long_double, solved  # noqa: F401
 from weak_kernels import SUMS, Kernels
 
@@ -98,7 +98,7 @@ def test_folded_kernels_are_named_by_default(name):
 @pytest.mark.parametrize("name", KINDS)
 def test_limits_end_where_they_say(name, data):
     """A right result that is moved by a bit less than a limit passes, by a bit more fails."""
-    if data == "float64" and not HAS_LONG_DOUBLE:
+    if data == "float64" and not LONG_DOUBLE:
         pytest.skip("doubles hold no bits of a limit of float64")
     for case in standard_cases(KINDS[name], data, skip=[*{*RECIPES} - {"three rows", "two axes"}]):
         for result, pair in solved(case).items():
