@@ -108,7 +108,7 @@ def work(end: Connection, load: Any, cases: Any, first: int, script: str, option
         trial = Trial(load(), **options)
         for case in with_progress(islice(cases(), first, None)):
             end.send(("case", case.name))
-            end.send(("report", trial.tried(case)))
+            end.send(("report", trial.try_case(case)))
         end.send(("finished", ""))
         end.send(("program", trial.program(script) if script else ""))
     except UsageError as error:

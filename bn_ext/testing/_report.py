@@ -272,7 +272,7 @@ def as_array(result: Any) -> Any:
     raise TypeError("it is neither a NumPy array nor a tensor, and has no DLPack")
 
 
-def called(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding:
+def call(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding:
     """What the function returned, by name; or what is wrong with the call."""
 
     def wrong(reason: str, verdict: str = "wrong") -> Finding:
@@ -449,14 +449,14 @@ class Trial:
         expected = "a whole number, 1 or more"
         self.repeats = _core.as_index(self.repeats, "repeats", expected, 1)
 
-    def tried(self, case: Case) -> Report:
+    def try_case(self, case: Case) -> Report:
         """What the calls with a case show. If numbers are wrong, or a small case is right, with the
         variations that are left.
         """
         worst: dict[tuple[str, str], Finding] = {}
         bits, exact, variations = set(), cache(partial(solved, case)), None
         for _ in range(self.repeats):
-            results = called(self.function, case)
+            results = call(self.function, case)
             findings = [
                 Finding(name, result, np.inf, reason="a later call overwrites it", verdict="wrong")
                 for name, result, array, before in self.returned
@@ -507,7 +507,7 @@ class Trial:
         case, share = self.smallest[result]
 
         def fails(case: Case) -> bool:
-            results = called(self.function, case)
+            results = call(self.function, case)
             return not isinstance(results, Finding) and any(
                 finding.has_wrong_numbers
                 and finding.result == result
@@ -523,7 +523,7 @@ def run(function: Callable[..., Any], cases: Iterable[Case], **options: Any) -> 
     trial = Trial(function, **options)
     report = Report(maker=trial.program)
     for case in with_progress(cases):
-        report.add(trial.tried(case))
+        report.add(trial.try_case(case))
     report.settle()
     return report
 
