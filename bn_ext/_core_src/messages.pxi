@@ -23,9 +23,20 @@ cdef extern from *:
 cdef tuple CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
+cpdef str escaped(str text):
+    """Foreign text as repr shows it: a control character would move a terminal's cursor, or make grep
+    take a log for binary data."""
+    if text.isprintable():
+        return text
+    parts = []
+    for character in text:
+        parts.append(character if character.isprintable() else repr(character)[1:-1])
+    return "".join(parts)
+
+
 cdef str shortened(str text):
-    """Shorten a text to at most 80 characters."""
-    return text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}"
+    """Shorten a text to at most 80 characters, and escape it."""
+    return escaped(text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}")
 
 
 def shown(value):
@@ -43,7 +54,7 @@ def shown(value):
 cdef str type_name(object a):
     """The name of an object's type."""
     name = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
-    return name if len(name) <= 80 else name[:77] + "..."
+    return escaped(name if len(name) <= 80 else name[:77] + "...")
 
 
 cdef str dtype_text(object dtype):

@@ -204,7 +204,7 @@ class Report:
             lines.append(f"not the same bits in every call: {names}")
         if len(self.as_if) <= 3:  # more say nothing
             lines += [f"{'or ' * (k > 0)}as if {name}" for k, name in enumerate(self.as_if)]
-        return [*map(escaped, lines), *[self.summary] * bool(cases)]
+        return [*map(_core.escaped, lines), *[self.summary] * bool(cases)]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -237,13 +237,6 @@ def _merged(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 # ---- one call --------------------------------------------------------------------------
-
-
-def escaped(text: str) -> str:
-    """Foreign text as repr shows it: a control character would move a terminal's cursor, or make
-    grep take a log for binary data.
-    """
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def message(error: BaseException) -> str:
