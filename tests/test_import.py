@@ -1,7 +1,10 @@
 """Importing, whatever else is in the process."""
 
+import inspect
+import itertools
 import modulefinder
 import os
+import pickle
 import re
 import shutil
 import sys
@@ -183,3 +186,30 @@ backward = functools.partial(bn_ext.batch_norm_backward, data_format="NXC")
         assert "Warning" not in done.stdout + done.stderr
         assert done.returncode == 0, done.stdout + done.stderr
     printed(strict(VERIFY, PYTHONWARNDEFAULTENCODING="1"))
+
+
+def test_public_classes_are_of_the_public_module():
+    """Named tuples, too. So pickles do not depend on where a class is defined."""
+    public = {name: getattr(bn_ext, name) for name in bn_ext.__all__}
+    classes = {name: kind for name, kind in public.items() if inspect.isclass(kind)}
+    assert len(classes) == 7
+    assert {name: kind.__module__ for name, kind in classes.items()} == dict.fromkeys(
+        classes, "bn_ext"
+    )
+    src, vector = np.ones((4, 3)), np.ones(3)
+    options = {"epsilon": 1.0}
+    objects = [
+        bn_ext.BatchNorm(3),
+        bn_ext.Statistics(src),
+        bn_ext.Statistics(src, exact=True),
+        bn_ext.GradientSums(src, src, vector),
+        bn_ext.batch_norm_training(src, **options),
+        bn_ext.batch_norm_backward(src, src, vector, vector, **options),
+        bn_ext.batch_norm_backward(
+            src, src, vector, vector, relu=True, dst=src, diff_src_1=True, **options
+        ),
+        bn_ext.batch_norm_double_backward(src, src, vector, vector, vector, src, **options),
+    ]
+    assert {type(each) for each in objects} == {*classes.values()}
+    for each, protocol in itertools.product(objects, range(2, pickle.HIGHEST_PROTOCOL + 1)):
+        assert b"bn_ext._" not in pickle.dumps(each, protocol)

@@ -7,6 +7,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 from cases import DATA_DTYPES
+from ml_dtypes import finfo
 from needs import needs_long_double
 from remembered import KINDS, _remembered, case_of, is_wrong  # noqa: F401
 from weak_kernels import SUMS, Kernels
@@ -15,6 +16,7 @@ import bn_ext
 from bn_ext.testing import Report, check_backward
 from bn_ext.testing._cases import ARITHMETICS, OPERANDS, RECIPES, Case, Kind, standard_cases
 from bn_ext.testing._report import Finding, called, compared, judged, run
+from bn_ext.testing._variations import Varied, _changed
 
 pytestmark = [pytest.mark.fast, pytest.mark.any_level, needs_long_double]
 
@@ -531,3 +533,51 @@ def test_a_relu_lets_small_gradients_pass(least, is_training):
 
     with pytest.raises(AssertionError, match="small gamma"):
         check_backward(gated, relu=True, quick=True, is_training=is_training)
+
+
+def moves(variation, case, result, element):
+    values = _changed(Varied(case, case.exact()), variation)
+    return result in values and values[result][element] != case.exact()[result][0][element]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ["training", "backward", "double"])
+def test_a_variation_that_is_named_changes_the_element_that_is_wrong(name):
+    """Else a small error would be as if gamma were missing, in a case that has none."""
+    tried, named = 0, set()
+    for case in standard(name):
+        exact = case.exact()
+        if not 0 < case.src.size <= 40:
+            continue
+        for result, (right, limits) in exact.items():
+            results = {n: np.array(a, np.float64) for n, (a, _) in exact.items()}
+            results[result].flat[-1] += 1.5 * limits[-1].flat[-1]
+            report = run(lambda *_, results=results, **__: tuple(results.values()), [case])
+            element = tuple(n - 1 for n in right.shape)
+            tried += report.verdicts[case.name] == "wrong"
+            named |= {
+                (case.name, result, variation)
+                for variation in itertools.chain(*report.variations)
+                if not moves(variation, case, result, element)
+            }
+    assert tried > 10
+    assert named == set()
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_a_flush_of_each_dtype_is_named_by_its_own_case(data):
+    """Its subnormal numbers as 0, before anything is computed."""
+    smallest = float(finfo(data).smallest_normal)
+
+    def flushes(src, *arguments, **options):
+        src = np.where(abs(src.astype(np.float64)) < smallest, np.zeros((), src.dtype), src)
+        return functions(Kernels(SUMS["wide"]))["training"](src, *arguments, **options)
+
+    (case,) = standard_cases(KINDS["training"], data, skip=[*{*RECIPES} - {"subnormal src"}])
+    magnitudes = abs(case.src.astype(np.float64))
+    assert ((magnitudes > 0) & (magnitudes < smallest)).any()
+    report = run(flushes, [case])
+    if data == "float16":  # computed in float32, where these numbers are not subnormal
+        assert report.verdicts[case.name] == "weaker"
+    else:
+        assert report.summary == "1 right; subnormal numbers are 0 in 1 case"
