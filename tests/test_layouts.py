@@ -129,6 +129,31 @@ def test_axes_of_equal_strides_keep_their_order(rng):
             assert all_bits(results) == all_bits(wanted)
 
 
+#: Strides, in elements, of an array of shape (4, 7, 6, 5) -> the order of its axes.
+BROADCAST = {
+    (0, 30, 5, 1): [0, 1, 2, 3],
+    (0, 1, 35, 7): [0, 2, 3, 1],
+    (0, 1, -35, 7): [0, 2, 3, 1],
+    (210, 1, 0, 7): [0, 3, 2, 1],
+    (1, 0, 20, 4): [2, 1, 3, 0],
+    (1, 4, 0, 0): [1, 0, 2, 3],
+    (0, 0, 0, 0): [0, 1, 2, 3],
+}
+
+
+@pytest.mark.parametrize("steps", BROADCAST, ids=str)
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_an_axis_of_stride_0_keeps_its_place_in_the_shape(rng, data_format, steps):
+    """The others are sorted into the places that are left (docs/howto/reproducibility.md)."""
+    order, p = BROADCAST[steps], Problem(rng, (4, 7, 6, 5), data_format)
+    p.src = view_of("float32", p.src.shape, steps)
+    p.src.base[...] = rng.standard_normal(p.src.base.shape)
+    results = p.run(bn_ext.batch_norm_backward)
+    assert results.diff_src.transpose(order).flags.c_contiguous
+    dense = (placed(a, order=order) for a in (p.src, p.diff_dst))
+    assert all_bits(results) == all_bits(p.run(bn_ext.batch_norm_backward, *dense))
+
+
 def test_more_axes_than_anyone_has(rng):
     dims = (2,) * 10 + (1,) * 20
     for data_format in FORMATS:
