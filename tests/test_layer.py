@@ -877,9 +877,10 @@ def test_a_pass_that_keeps_nothing(rng, relu, added):
 
 @whatever_is_behind
 @pytest.mark.parametrize("factor", [0.1, None])
-def test_a_pass_that_is_not_tracked(rng, factor, relu, added):
+@pytest.mark.parametrize("total", [{}, {"exact": True}, {"allreduce": lambda own: own}])
+def test_a_pass_that_is_not_tracked(rng, factor, total, relu, added):
     p = problem(rng)
-    options = {"relu": relu, "exponential_avg_factor": factor}
+    options = {"relu": relu, "exponential_avg_factor": factor, **total}
     layer, right = layer_of(p, **options), layer_of(p, **options)
     src_1 = p.src_1 if added else None
     before = kept(layer)
