@@ -35,8 +35,9 @@ cpdef str escaped(str text):
 
 
 cdef str shortened(str text):
-    """Shorten a text to at most 80 characters, and escape it."""
-    return escaped(text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}")
+    """Shorten a text to at most 80 characters, on one line, and escape it."""
+    short = text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}"
+    return escaped(" ".join(short.splitlines()))
 
 
 def shown(value):
