@@ -320,7 +320,9 @@ def batch_norm_backward(  # type: ignore[no-untyped-def]  # types: see the overl
 
     The bits of the result depend only on the values and (unless exact) on the order of src's axes
     in memory: not on the CPU, the number of threads, alignment, `out`, the dtype of a vector that
-    holds the same values, or the floating-point mode of the caller.
+    holds the same values, or the floating-point mode of the caller. Axes are ordered by the sizes
+    of their strides, the largest first, equal ones as in the shape. An axis with stride 0, which a
+    broadcast array has, keeps its place in the shape; one of length 1 does not count.
 
     Where a variance plus epsilon is negative, the result is NaN, with NumPy's RuntimeWarning of an
     invalid value, which ``np.errstate(invalid=...)`` controls. For NaN and infinite values it is
@@ -475,7 +477,7 @@ def batch_norm_statistics_backward(
     Raises
     ------
     TypeError, ValueError
-        As for `batch_norm_backward`.
+        As for `batch_norm_backward`, like the warning of a negative variance.
 
     Examples
     --------
@@ -493,6 +495,10 @@ def batch_norm_statistics_backward(
     epsilon = _core.as_epsilon(epsilon)
     with _core.DefaultMode():
         wide = {name: vector.astype(np.float64) for name, vector in vectors.items()}
+        negative = (wide["variance"] < -epsilon).any()
+    if negative:
+        _core.warn_of_root()
+    with _core.DefaultMode():
         grads = statistics_backward(**{"gamma": None, **wide}, epsilon=epsilon)
         dtype = vectors["variance"].dtype
         return grads[0].astype(dtype), grads[1].astype(dtype)

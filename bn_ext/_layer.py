@@ -14,13 +14,15 @@ With `allreduce`, each pass first sums over all processes:
 from __future__ import annotations  # help shows names, not what they stand for
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, SupportsIndex
 
 import numpy as np
 
 import bn_ext._core as _core
 from bn_ext._derivatives import workspace_size
+from bn_ext._state import attributes_of, remade, set_state, state_of
 from bn_ext._sums import GradientSums, Statistics, as_sums
 from bn_ext._typing import Array, DataFormat, DTypeLike, Flag, NDArray
 
@@ -38,15 +40,26 @@ _COUNT = "num_batches_tracked", "an integer", 0
 _MOST_BATCHES = 2**63 - 1
 
 
+class _Options(NamedTuple):
+    """What is fixed when a layer is made, since arrays and saved passes depend on it."""
+
+    channels: int
+    epsilon: float
+    data_format: DataFormat | None
+    affine: bool
+    relu: bool
+    track_running_stats: bool
+    dtype: np.dtype[Any]
+    exact: bool
+
+
 def _fixed(name: str) -> Any:
-    """An attribute that is fixed when a layer is made, since arrays and saved passes depend on it.
-    Passes read _name, which is faster.
-    """
+    """An attribute of a layer for one of its options."""
 
     def refuse(layer: BatchNorm, value: object) -> None:
         raise AttributeError(f"{name}: fixed when the layer is made; make another BatchNorm")
 
-    return property(attrgetter("_" + name), refuse)
+    return property(attrgetter(f"_options.{name}"), refuse, doc="Fixed when the layer is made.")
 
 
 class Absent:
@@ -56,20 +69,26 @@ class Absent:
 
     def __init__(self, hint: str, for_users: bool = False) -> None:
         self.hint, self.for_users = hint, for_users
+        self.__doc__ = f"Missing: {hint}."
 
     def __set_name__(self, kind: type, name: str) -> None:
         self.name = name
 
     def __get__(self, layer: Any, kind: type) -> Any:
-        if layer is None or self.name not in vars(layer):
-            text = f"{kind.__name__!r} object has no attribute {self.name!r}"
-            raise AttributeError(f"{text}; {self.hint}")
+        if layer is None:
+            return self
+        if self.name not in vars(layer):
+            raise self._error(kind)
         return vars(layer)[self.name]
 
     def __set__(self, layer: Any, value: object) -> None:
         if not self.for_users or type(layer).__module__.partition(".")[0] == "bn_ext":
-            self.__get__(None, type(layer))
+            raise self._error(type(layer))
         vars(layer)[self.name] = value
+
+    def _error(self, kind: type) -> AttributeError:
+        text = f"{kind.__name__!r} object has no attribute {self.name!r}"
+        return AttributeError(f"{text}; {self.hint}")
 
 
 def _called(name: str) -> Absent:
@@ -86,6 +105,7 @@ class Saved(NamedTuple):
     from_batch: bool  # were the statistics computed from src?
     added: bool  # was there a src_1?
     gate: dict[str, Any]  # arguments that tell which elements the ReLU passed
+    options: _Options  # of the layer
     elements: int  # of each channel, over all processes if the statistics are theirs
 
     def __repr__(self) -> str:
@@ -166,7 +186,6 @@ class BatchNorm:
     (2, 2)
     """
 
-    __module__ = "bn_ext"  # where pickles look for it
     _HAS_GRADIENTS: ClassVar[bool] = True
 
     channels: int = _fixed("channels")
@@ -198,11 +217,16 @@ class BatchNorm:
         exact: Flag = False,
         allreduce: Callable[[Any], Any] | None = None,
     ) -> None:
-        self._channels = _core.as_index(channels, "channels", "an integer", 1, _MOST_CHANNELS)
-        self._epsilon, self._data_format = _core.as_epsilon(epsilon), data_format
-        self._affine, self._relu = _core.as_flag(affine, "affine"), _core.as_flag(relu, "relu")
-        self._track_running_stats = _core.as_flag(track_running_stats, "track_running_stats")
-        self._dtype, self._exact = _as_number(dtype), _core.as_flag(exact, "exact")
+        self._options = _Options(
+            channels=_core.as_index(channels, "channels", "an integer", 1, _MOST_CHANNELS),
+            epsilon=_core.as_epsilon(epsilon),
+            data_format=data_format,
+            affine=_core.as_flag(affine, "affine"),
+            relu=_core.as_flag(relu, "relu"),
+            track_running_stats=_core.as_flag(track_running_stats, "track_running_stats"),
+            dtype=_as_number(dtype),
+            exact=_core.as_flag(exact, "exact"),
+        )
         self.exponential_avg_factor, self.correction = exponential_avg_factor, correction
         self.num_threads, self.allreduce = num_threads, allreduce
         ones, zeros = np.ones(self.channels, self.dtype), np.zeros(self.channels, self.dtype)
@@ -231,16 +255,16 @@ class BatchNorm:
 
     # ---- modes ------------------------------------------------------------------------
 
-    def train(self, mode: bool = True) -> BatchNorm:
+    def train(self, mode: bool = True) -> Self:
         """Normalize with each batch's own statistics, unless frozen; returns the layer."""
         self.training = _core.as_flag(mode, "mode")
         return self
 
-    def eval(self) -> BatchNorm:
+    def eval(self) -> Self:
         """Normalize with the running statistics, if the layer has them; returns the layer."""
         return self.train(False)
 
-    def freeze(self, mode: bool = True) -> BatchNorm:
+    def freeze(self, mode: bool = True) -> Self:
         """Keep statistics and parameters as they are, in training too; returns the layer.
         ``freeze(False)`` undoes it.
 
@@ -318,16 +342,17 @@ class BatchNorm:
         self, data: NDArray[Any], src_1: NDArray[Any] | None, keep: bool, track: bool
     ) -> NDArray[Any]:
         """Compute a forward pass; then update the layer."""
+        fixed = self._options
         # To see what the ReLU passed, backward computes dst again. It cannot do so if an array was
         # added, which is not kept.
         workspace = None
-        if self._relu and src_1 is not None and keep:
+        if fixed.relu and src_1 is not None and keep:
             workspace = np.empty(workspace_size(data.size, data.ndim), np.uint8)
         options = {
             **self._shared(), "src": data, "gamma": self.gamma, "beta": self.beta, "src_1": src_1,
-            "relu": self._relu, "workspace": workspace,
+            "relu": fixed.relu, "workspace": workspace,
         }  # fmt: skip
-        from_batch, elements = self._from_batch(), data.size // self._channels
+        from_batch, elements = self._from_batch(), data.size // fixed.channels
         tracking = self._tracking() if from_batch and track else {}
         if not from_batch:
             mean, variance = self.running_mean, self.running_variance
@@ -341,19 +366,20 @@ class BatchNorm:
             if tracking:
                 _core.update_running(*total._moments(), **tracking)
         else:
-            mean, variance = np.empty((2, self._channels))
+            mean, variance = np.empty((2, fixed.channels))
             out = None, mean, variance
-            dst = _core.training(out=out, exact=self._exact, **options, **tracking).dst
+            dst = _core.training(out=out, exact=fixed.exact, **options, **tracking).dst
         if keep:
-            beta = np.zeros(self._channels) if self.beta is None else self.beta
+            beta = np.zeros(fixed.channels) if self.beta is None else self.beta
             gate = {"beta": beta} if workspace is None else {"workspace": workspace}
-            self.saved = Saved(data, mean, variance, from_batch, src_1 is not None, gate, elements)
+            added = src_1 is not None
+            self.saved = Saved(data, mean, variance, from_batch, added, gate, fixed, elements)
         return dst
 
     def _total(self, kind: Any, *arrays: Any, **options: Any) -> Any:
         """The sums of all processes."""
-        shared = {"data_format": self._data_format, "num_threads": self.num_threads}
-        own = kind(*arrays, exact=self._exact, **shared, **options)
+        shared = {"data_format": self.data_format, "num_threads": self.num_threads}
+        own = kind(*arrays, exact=self.exact, **shared, **options)
         total: Any = self.allreduce(own)  # type: ignore[misc]
         fits = type(total) is kind and all(
             getattr(total, name) == getattr(own, name) for name in kind._ALIKE
@@ -366,8 +392,8 @@ class BatchNorm:
     def _shared(self) -> dict[str, Any]:
         """Options of every pass."""
         return {
-            "epsilon": self._epsilon,
-            "data_format": self._data_format,
+            "epsilon": self._options.epsilon,
+            "data_format": self._options.data_format,
             "num_threads": self.num_threads,
         }
 
@@ -395,27 +421,25 @@ class BatchNorm:
 
     @property
     def _channel_axis(self) -> int:
-        return _core.channel_axis_of(self._data_format)
+        return _core.channel_axis_of(self._options.data_format)
 
     def _as_data(self, src: Array) -> NDArray[Any]:
         """Convert src; its channels must fit the layer."""
         data = _core.as_array(src, "src")
         axis = self._channel_axis
-        if data.ndim > 2 and self._data_format is None:
+        if data.ndim > 2 and self.data_format is None:
             raise ValueError(
                 "data_format: expected 'NXC' (channels last) or 'NCX' (channels on axis 1) in the "
                 f"call of BatchNorm, because src has shape {data.shape}; it is missing there"
             )
-        if data.ndim < 2 or data.shape[axis] == self._channels:  # the functions refuse the former
+        channels = self._options.channels
+        if data.ndim < 2 or data.shape[axis] == channels:  # the functions refuse the former
             return data
         other_axis, other_format = (1, "NCX") if axis == -1 else (-1, "NXC")
-        fits = data.shape[other_axis] == self._channels
-        hint = (
-            f"; axis {other_axis} has {self._channels}: "
-            f'pass data_format="{other_format}" to BatchNorm'
-        )
+        fits = data.shape[other_axis] == channels
+        hint = f'; axis {other_axis} has {channels}: pass data_format="{other_format}" to BatchNorm'
         raise ValueError(
-            f"src: expected {self._channels} channels on axis {axis}, got shape "
+            f"src: expected {channels} channels on axis {axis}, got shape "
             f"{data.shape}{hint if fits else ''}"
         )
 
@@ -452,21 +476,23 @@ class BatchNorm:
             If there is no saved pass: no `forward` has succeeded, or the last one did not, or it
             had ``keep=False``. Without `saved`, also if a `backward` has used the last pass.
         TypeError, ValueError, MemoryError
-            As for `bn_ext.batch_norm_backward`; ValueError also if `allreduce` has not added the
-            same parts in both passes. Nothing has then been written.
+            As for `bn_ext.batch_norm_backward`; ValueError also if `saved` is of a layer with other
+            options, or `allreduce` has not added the same parts in both passes. Nothing has then
+            been written.
         """
         saved = self._pass_of(saved)
         diff = _core.as_array(diff_dst, "diff_dst")
         accumulate = _core.as_flag(accumulate, "accumulate")
-        param_grads = self._affine and not self.frozen
-        gated = saved.added and self._relu
-        gate: dict[str, Any] = {"relu": True, **saved.gate} if self._relu else {}
+        fixed = self._options
+        param_grads = fixed.affine and not self.frozen
+        gated = saved.added and fixed.relu
+        gate: dict[str, Any] = {"relu": True, **saved.gate} if fixed.relu else {}
         arrays = saved.src, diff, saved.mean, saved.variance, self.gamma
         options = {
             **self._shared(),
             "is_training": saved.from_batch,
             "param_grads": param_grads,
-            "exact": self._exact,
+            "exact": fixed.exact,
             "sums": self._total_gradient(saved, arrays, gate, param_grads),
             "diff_src_1": gated,
             **gate,
@@ -503,15 +529,23 @@ class BatchNorm:
             raise TypeError(
                 f"saved: expected the layer's `saved` after a forward, got {_core.shown(saved)}"
             )
+        if saved.options is not self._options:
+            for name in _Options._fields:
+                own, theirs = (getattr(options, name) for options in (self._options, saved.options))
+                if own != theirs:
+                    raise ValueError(
+                        f"saved: expected a pass of a layer with {name}={own!r}, like this one, "
+                        f"got one with {name}={theirs!r}"
+                    )
         return saved
 
     def _total_gradient(
         self, saved: Saved, arrays: tuple[Any, ...], gate: dict[str, Any], param_grads: bool
     ) -> Any:
         """The sums of all processes that `_core.backward` takes, if there are any."""
-        total, elements = None, saved.src.size // self._channels
+        total, elements = None, saved.src.size // self.channels
         if self.allreduce and (saved.from_batch or param_grads):
-            for_beta = {"variance": saved.variance, "gamma": self.gamma, "epsilon": self._epsilon}
+            for_beta = {"variance": saved.variance, "gamma": self.gamma, "epsilon": self.epsilon}
             total = self._total(GradientSums, *arrays[:3], **gate, **for_beta)
             elements = total.count
         if saved.from_batch and saved.elements != elements:
@@ -531,26 +565,29 @@ class BatchNorm:
                 raise _core.no_ndarray(array, name)
         return self.diff_gamma, self.diff_beta
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Any:
         """Everything except what `forward` saves for `backward`."""
-        return {**vars(self), "saved": None, "_used": None}
+        attributes, slots = attributes_of(self)
+        return state_of({**attributes, "saved": None, "_used": None}, slots)
 
-    def __copy__(self) -> BatchNorm:
+    def __setstate__(self, state: Any) -> None:
+        set_state(self, state)
+
+    def __copy__(self) -> Self:
         """A layer with the same parameters, but running statistics of its own, like their count."""
-        other = type(self).__new__(type(self))
-        vars(other).update(self.__getstate__())
-        if self.running_mean is not None and self.running_variance is not None:
-            other.running_mean = self.running_mean.copy()
-            other.running_variance = self.running_variance.copy()
+        import copy
+
+        other: Self = remade(self)
+        other.running_mean = copy.copy(other.running_mean)
+        other.running_variance = copy.copy(other.running_variance)
         return other
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> BatchNorm:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A layer that shares nothing but what is behind `allreduce`: the other processes."""
         import copy
 
         memo[id(self.allreduce)] = self.allreduce
-        memo[id(self)] = other = type(self).__new__(type(self))
-        vars(other).update(copy.deepcopy(self.__getstate__(), memo))
+        other: Self = remade(self, partial(copy.deepcopy, memo=memo), memo)
         return other
 
     # ---- state ------------------------------------------------------------------------
@@ -625,7 +662,9 @@ def _as_state(
     missing, unexpected = own.keys() - state.keys(), state.keys() - {*names}
     if missing or unexpected:
         wrong = {"missing": missing, "unexpected": unexpected}
-        texts = {fault: ", ".join(sorted(map(str, keys))) for fault, keys in wrong.items()}
+        texts = {
+            fault: _core.escaped(", ".join(sorted(map(str, keys)))) for fault, keys in wrong.items()
+        }
         listed = [f"; {fault}: {text}" for fault, text in texts.items() if text]
         raise ValueError(f"state: expected {', '.join(names) or 'no names'}{''.join(listed)}")
     new: dict[str, Any] = {}

@@ -39,7 +39,3 @@ class BatchNormDoubleBackward(NamedTuple, Generic[_Data]):
     diff_src: _Data
     diff_diff_dst: _Data
     diff_gamma: NDArray[Any]
-
-
-for _kind in BatchNormTraining, BatchNormGradients, BatchNormAddGradients, BatchNormDoubleBackward:
-    _kind.__module__ = "bn_ext"  # where pickles look for it

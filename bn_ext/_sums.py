@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsFloat, SupportsIn
 import numpy as np
 
 import bn_ext._core as _core
+from bn_ext._state import attributes_of, set_state, state_of
 from bn_ext._typing import Array, DataFormat, Flag, NDArray
 
 #: Doubles count exactly below this.
@@ -25,7 +26,6 @@ _MOST = 2**53
 class _Sums:
     """What both kinds of sums share."""
 
-    __module__ = "bn_ext"  # where pickles look for them
     #: Attributes that the parts of one whole have in common.
     _ALIKE: ClassVar[tuple[str, ...]] = ("exact", "dtype", "channels")
     _OF_MOMENTS: ClassVar[bool]
@@ -106,16 +106,17 @@ class _Sums:
             f"{self.dtype}{exact}>"
         )
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Any:
         """An exact sum in its canonical form, without limbs that are 0 in all channels."""
-        if not self.exact:
-            return vars(self)
-        packed, rows = _core.pack_state(self._sums, self._format)
-        count = 0 if self.channels else self._count
-        return {**vars(self), "_sums": packed, "_rows": rows, "_count": count}
+        attributes, slots = attributes_of(self)
+        if self.exact:
+            packed, rows = _core.pack_state(self._sums, self._format)
+            count = 0 if self.channels else self._count
+            attributes = {**attributes, "_sums": packed, "_rows": rows, "_count": count}
+        return state_of(attributes, slots)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+    def __setstate__(self, state: Any) -> None:
+        set_state(self, state)
         if self.exact:
             rows = vars(self).pop("_rows")
             self._sums = _core.unpack_state(self._sums, rows, self._format)
@@ -128,8 +129,9 @@ class _Sums:
 
     def _with(self, sums: NDArray[Any], count: int) -> Self:
         """The same with other sums."""
+        attributes, slots = attributes_of(self)
         new = object.__new__(type(self))
-        vars(new).update(vars(self), _sums=sums, _count=count)
+        set_state(new, ({**attributes, "_sums": sums, "_count": count}, slots))
         return new
 
     def _check_whole(self, other: Self) -> None:
@@ -211,7 +213,6 @@ class Statistics(_Sums):
     True
     """
 
-    __module__ = "bn_ext"
     _OF_MOMENTS = True
 
     def __init__(
@@ -357,7 +358,6 @@ class GradientSums(_Sums):
     True
     """
 
-    __module__ = "bn_ext"
     _OF_MOMENTS = False
 
     if TYPE_CHECKING:  # `help` would show it

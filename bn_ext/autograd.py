@@ -250,7 +250,6 @@ class BatchNorm(_layer.BatchNorm):
     array([2., 2.])
     """
 
-    __module__ = "bn_ext.autograd"
     _HAS_GRADIENTS = False
 
     if not TYPE_CHECKING:

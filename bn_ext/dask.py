@@ -61,11 +61,18 @@ def _check(check: Any, data: _Named, vectors: _Named, options: _Named) -> Any:
         raise TypeError(hint) from None
     data = {k: a.rechunk(src.chunks) for k, a in data.items()}
     (vectors,) = compute({k: a for k, a in vectors.items() if a is not None})
+    options = {**options, "epsilon": _core.as_epsilon(options["epsilon"])}
+    if "variance" in vectors and src.size:
+        with _core.DefaultMode():
+            variance = _core.as_array(vectors["variance"], "variance").astype(np.float64)
+            negative = (variance < -options["epsilon"]).any()
+        if negative:
+            _core.warn_of_root()
     axis = _core.channel_axis_of(options["data_format"]) % src.ndim
     ends = np.cumsum(src.chunks[axis])
     pieces = {k: np.split(_core.as_array(a, k), ends) for k, a in vectors.items()}
     by_block = [{k: parts[i].copy() for k, parts in pieces.items()} for i in range(len(ends))]
-    return axis, data, by_block, {**options, "epsilon": _core.as_epsilon(options["epsilon"])}
+    return axis, data, by_block, options
 
 
 def _lazy(name: str, a: Any) -> Any:
@@ -99,7 +106,8 @@ def _task(function: Any, names: Any, dtype: Any, options: Any, *blocks: Any) -> 
     *data, (vectors,) = blocks
     if data[0].dtype != dtype:
         raise TypeError(f"src: expected chunks of {dtype}, like the array, got {data[0].dtype}")
-    result = function(**dict(zip(names, data, strict=True)), **vectors, **options)
+    with np.errstate(invalid="ignore"):  # of a negative variance, the call has warned
+        result = function(**dict(zip(names, data, strict=True)), **vectors, **options)
     if isinstance(function, type):
         return np.full((1,) * data[0].ndim, result, object)
     return result[0] if isinstance(result, tuple) else result

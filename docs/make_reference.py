@@ -105,7 +105,7 @@ def lines_of(name, thing):
     own = [base for base in thing.__mro__ if base.__module__ == thing.__module__]
     for method in dict.fromkeys(n for base in own for n in vars(base) if not n.startswith("_")):
         member = getattr(thing, method)
-        if isinstance(member, property):
+        if inspect.isfunction(getattr(member, "fget", None)):
             lines.append((f"{name}.{method}", "", sentence(member)))
         elif callable(member) and member.__doc__:
             lines.append((f"{name}.{method}", signature(member), sentence(member)))

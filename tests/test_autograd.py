@@ -122,6 +122,15 @@ def test_no_bit_depends_on_what_is_differentiated(wanted):
     assert all_bits(results) == all_bits(expected[name] for name in wanted)
 
 
+def test_the_warning_of_a_negative_variance_names_the_callers_line():
+    def loss(src):
+        return anp.sum(batch_norm_inference(src, np.zeros(2), -np.ones(2), epsilon=0) ** 2)
+
+    with pytest.warns(RuntimeWarning, match="^invalid value encountered in sqrt$") as told:
+        autograd.grad(loss)(np.ones((3, 2)))
+    assert {warning.filename for warning in told} == {__file__}
+
+
 def test_forward_mode_and_third_derivatives_are_refused(rng):
     (src, *_), _ = arrays(rng, (5, 1), "NXC")
 

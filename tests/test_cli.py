@@ -3,8 +3,10 @@
 import importlib.metadata
 import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from processes import python
 import bn_ext
 from bn_ext import _cli
 from bn_ext._cli import bench, verify
+from bn_ext.testing import check_backward
 
 
 def test_as_a_module_and_as_a_script():
@@ -163,3 +166,87 @@ def test_info(capsys):
     assert status == 0
     for value in (bn_ext.__version__, bn_ext.get_isa(), np.__version__, "threads"):
         assert value in out
+
+
+SPINS = """
+import itertools, os, subprocess, sys
+def spins(*_, **__):
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    print("called in", os.getpid(), flush=True)
+    sum(itertools.repeat(0))  # in C, with the GIL
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGTERM"])
+def test_a_function_ends_with_its_check(tmp_path, name):
+    """So does what it has started. They share a pipe, which ends with the last of them. A terminal
+    sends its signals to all processes that it has started.
+    """
+    (tmp_path / "mine.py").write_text(SPINS)
+    line = [sys.executable, "-P", "-m", "bn_ext", "check", "mine.py:spins", "--quick"]
+    options = {"cwd": tmp_path, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with subprocess.Popen(line, start_new_session=True, text=True, **options) as command:
+        pid = int(next(text for text in command.stderr if "called in" in text).split()[-1])
+        try:
+            os.killpg(command.pid, getattr(signal, name))
+            command.communicate(timeout=60)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+    assert command.returncode == (130 if name == "SIGINT" else -getattr(signal, name))
+
+
+def test_a_program_replaces_nothing_but_such_a_program(tmp_path, capsys, monkeypatch):
+    """Not the function's file, by whatever name or module; not even an empty file."""
+    monkeypatch.chdir(tmp_path)
+    kernel = tmp_path / "mine.py"
+    kernel.write_text("def wrong(src, diff_dst, *_, **__):\n    return 2 * diff_dst\n")
+    (tmp_path / "linked.py").symlink_to("mine.py")
+    (tmp_path / "again.py").hardlink_to(kernel)
+    (tmp_path / "__init__.py").touch()
+    (tmp_path / "folder").mkdir()
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.py")}
+    check = ["check", "mine.py:wrong", "--quick", "--script"]
+    refused = {
+        **dict.fromkeys(["mine.py", "./linked.py", "again.py"], "the function's own file"),
+        "__init__.py": "another file",
+        "folder": "a folder",
+    }
+    for name, got in refused.items():
+        status, out, err = run(capsys, *check, name)
+        expected = "expected a new file, or a program of an earlier check"
+        message = f"bn-ext check: --script {name.removeprefix('./')}: {expected}, got {got}\n"
+        assert (status, out, err) == (2, "", message)
+    status, _, err = run(capsys, "check", "mine:wrong", "--script", "mine.py")
+    assert (status, "got another file" in err) == (2, True)
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.py")} == before
+    for _ in range(2):
+        assert run(capsys, *check, "new.py")[::2] == (1, "")
+    kernel.write_bytes((tmp_path / "new.py").read_bytes())
+    assert run(capsys, *check, "mine.py")[0] == 2
+
+
+HOSTILE = "\x1b[31m\x00\x07\x9b\u202e"
+ESCAPED = r"\x1b[31m\x00\x07\x9b\u202e"
+
+
+def test_control_characters_are_escaped(capsys):
+    """In reports, and in errors of the command line."""
+
+    def fails(*_, **__):
+        raise ValueError(HOSTILE)
+
+    with pytest.raises(AssertionError) as raised:
+        check_backward(fails, quick=True)
+    report = raised.value.report
+    for text in (str(raised.value), str(report), *report.lines(verbose=True)):
+        assert text.replace("\n", "").isprintable()
+    assert f"raised ValueError: {ESCAPED}" in str(report)
+    for arguments in (
+        ["check", f"{HOSTILE}:f"], ["check", "math:sqrt", "--script", f"{HOSTILE}/x.py"],
+        ["check", "math:sqrt", f"--{HOSTILE}"], [HOSTILE],
+    ):  # fmt: skip
+        status, _, err = run(capsys, *arguments)
+        assert status == 2
+        assert ESCAPED in err
+        assert err.replace("\n", "").isprintable()

@@ -71,6 +71,22 @@ def running(p):
     return {**kept, "exponential_avg_factor": 0.25, "correction": 1}
 
 
+@pytest.mark.parametrize("name", ["batch_norm_inference", "batch_norm_backward"])
+def test_a_negative_variance_is_told_in_the_call(rng, name):
+    """There, np.errstate is the caller's, and so is the line. Tasks are silent."""
+    p = in_chunks(problem(rng))
+    p.variance[0] = -1
+    function, names = getattr(lazily, name), INFERENCE if "inf" in name else BACKWARD
+    arguments, options = [getattr(p, k) for k in names], {"epsilon": 0.5, "data_format": "NXC"}
+    with pytest.warns(RuntimeWarning, match="^invalid value encountered in sqrt$") as told:
+        results = dask.compute(function(*arguments, **options))
+    assert [warning.filename for warning in told] == [__file__]
+    first = results[0] if isinstance(results[0], np.ndarray) else results[0][0]
+    assert np.isnan(first[..., 0]).all()
+    with np.errstate(invalid="raise"), pytest.raises(FloatingPointError):
+        function(*arguments, **options)
+
+
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_the_same_bits_for_any_chunks(rng, data, data_format):

@@ -12,6 +12,7 @@ from needs import needs_long_double
 import bn_ext
 from bn_ext.testing import _formulas as reference
 from bn_ext.testing._limits import SECOND, distance, smallest, unit
+from bn_ext.testing._wide import wide_of
 
 pytestmark = [pytest.mark.fast, pytest.mark.results]
 
@@ -24,7 +25,7 @@ SHAPES += [("NCX", *dims) for dims in shapes("1x3x50 37x6x9 9x3x144 2x3x1500 1x2
 
 def run(p, is_training):
     options = {"is_training": is_training}
-    exact = {"axis": p.axis, "wide": np.longdouble, **options}
+    exact = {"axis": p.axis, "wide": wide_of(p.src.dtype.name), **options}
     results = p.take(bn_ext.batch_norm_double_backward, *NAMES, **options)
     return results, p.take(reference.batch_norm_double_backward, *NAMES, **exact)
 
@@ -56,13 +57,13 @@ def test_products_that_underflow(data, is_training):
     src = np.linspace(-1, 1, m, dtype=data)[:, None]
     signs = np.where(np.arange(m) % 2, 1, -1 if is_training else 1)[:, None].astype(data)
     # Each product is 1.3 times the smallest positive number, and is rounded to that number.
-    diff_dst = (1.3 * np.sqrt(np.longdouble(least))).astype(data) * signs
-    g = np.sqrt(np.longdouble(least)).astype(data) * signs
+    diff_dst = (1.3 * np.sqrt(least)).astype(data) * signs
+    g = np.sqrt(least).astype(data) * signs
     arguments = src, diff_dst, np.zeros(1), np.array([rstd**-2.0]), np.ones(1), g
     options = {"epsilon": 0, "is_training": is_training}
     results = bn_ext.batch_norm_double_backward(*arguments, **options)
-    want = reference.batch_norm_double_backward(*arguments, wide=np.longdouble, **options)
-    roundings = SECOND[data] * (np.longdouble(unit(data)) * want[5][0] + least)
+    want = reference.batch_norm_double_backward(*arguments, wide=wide_of(data), **options)
+    roundings = SECOND[data] * (unit(data) * want[5][0] + least)
     off = distance(results.diff_gamma, want[2])[0]
     assert roundings < off <= roundings + m * rstd * least / 2
 

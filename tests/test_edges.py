@@ -223,6 +223,44 @@ def test_a_negative_variance_is_told_as_numpy_tells_it(rng, name):
             member.run(p, epsilon=0.25)
 
 
+def calls_with_a_negative_variance():
+    src, mean, variance, options = np.ones((4, 2)), np.zeros(2), -np.ones(2), {"epsilon": 0.0}
+    layer = bn_ext.BatchNorm(2).eval()
+    layer.running_variance = variance
+    x, v = np.ones((1, 2, 2, 2), np.float32), np.float32([-1, -1])
+    with np.errstate(invalid="ignore"):
+        layer.forward(src)
+    saved, gate = layer.saved, {"relu": True, "beta": mean, "variance": variance}
+    yield lambda: bn_ext.batch_norm_inference(src, mean, variance, **options)
+    yield lambda: bn_ext.batch_norm_backward(src, src, mean, variance, **options)
+    yield lambda: bn_ext.batch_norm_double_backward(src, src, mean, variance, None, src, **options)
+    yield lambda: bn_ext.batch_norm_statistics_backward(mean, mean, variance, **options)
+    yield lambda: bn_ext.batch_norm_statistics_backward(mean, mean, v, epsilon=0.5)
+    yield lambda: bn_ext.GradientSums(src, src, mean, **gate, **options)
+    yield lambda: layer.forward(src)
+    yield lambda: layer(src)
+    yield lambda: layer.backward(src, saved)
+    yield lambda: layer.backward(src, saved, accumulate=True)
+    yield lambda: onednn_graph.batch_norm_inference(x, v, v, v, v, epsilon=1e-5)
+    yield lambda: tensorflow.fused_batch_norm_v3(x, v, v, v, v, is_training=False)
+
+
+def test_the_warning_of_a_negative_variance_names_the_callers_line():
+    for call in calls_with_a_negative_variance():
+        place = __file__, call.__code__.co_firstlineno
+        with np.errstate(invalid="warn"), pytest.warns(RuntimeWarning, match="^invalid va") as told:
+            call()
+        assert [(warning.filename, warning.lineno) for warning in told] == [place]
+        with np.errstate(invalid="raise"), pytest.raises(FloatingPointError):
+            call()
+        seen = []
+        with np.errstate(invalid="call", call=lambda *error, seen=seen: seen.append(error)):
+            call()
+        assert len(seen) == 1
+        with np.errstate(invalid="ignore"):
+            call()
+
+
 #: {sheet: its names for the layouts}
 LAYOUTS = {
     "onednn_backprop": FORMATS,

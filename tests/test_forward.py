@@ -14,6 +14,7 @@ from needs import needs_long_double
 import bn_ext
 from bn_ext.testing import _formulas as reference
 from bn_ext.testing._limits import arithmetic, unit
+from bn_ext.testing._wide import wide_of
 
 pytestmark = [pytest.mark.fast, pytest.mark.results]
 AFFINE = ("gamma", "beta")
@@ -33,7 +34,12 @@ def inference(p, **options):
 
 def wanted(p, *names, **options):
     return p.take(
-        reference.batch_norm_training, "src", *names, axis=p.axis, wide=np.longdouble, **options
+        reference.batch_norm_training,
+        "src",
+        *names,
+        axis=p.axis,
+        wide=wide_of(p.src.dtype.name),
+        **options,
     )
 
 
@@ -60,7 +66,7 @@ def test_inference(rng, data, vector, data_format, added, relu):
         src_1 = p.src_1 if added else None
         dst = inference(p, src_1=src_1, relu=relu)
         names = ["src", "mean", "variance", *AFFINE]
-        options = {"axis": p.axis, "src_1": src_1, "relu": relu, "wide": np.longdouble}
+        options = {"axis": p.axis, "src_1": src_1, "relu": relu, "wide": wide_of(data)}
         want = p.take(reference.batch_norm_inference, *names, **options)
         assert dst.dtype == dtype(data)
         assert dst_error(dst, want, data, p.axis, from_batch=False, added=added).holds()
@@ -113,7 +119,7 @@ def test_deviations_that_count_as_none(data):
     results = bn_ext.batch_norm_training(src, epsilon=0.0)
     # A variance of float64 data is then below the smallest double.
     assert (results.variance > 0).tolist() == [False, *[data != "float64"] * 3]
-    want = reference.batch_norm_training(src, epsilon=0.0, wide=np.longdouble)
+    want = reference.batch_norm_training(src, epsilon=0.0, wide=wide_of(data))
     for error in statistics_errors(*results[1:], want, data).values():
         assert (error.off <= error.bound).all()
     assert not np.isfinite(results.dst[:, 0].astype(np.float64)).any()  # as in a constant channel
@@ -234,7 +240,7 @@ def test_a_pivot_that_is_far_off(rng, data, data_format):
     src = np.ascontiguousarray(part.T if data_format == "NXC" else part[None]).astype(dtype(data))
     batch = bn_ext.Statistics(src, data_format=data_format)
     want = reference.batch_norm_training(
-        src, epsilon=EPSILON, axis=cases.FORMATS[data_format], wide=np.longdouble
+        src, epsilon=EPSILON, axis=cases.FORMATS[data_format], wide=wide_of(data)
     )
     errors = statistics_errors(batch.mean, batch.variance, want, data)
     assert all((error.off <= error.bound).all() for error in errors.values())

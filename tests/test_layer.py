@@ -463,6 +463,66 @@ def test_copies_talk_to_the_same_processes(rng, kind):
     assert first.notes[1] is not layer.notes[1]
 
 
+class WithLock(bn_ext.BatchNorm):
+    """With a slot, and a lock: it cannot be copied, so __setstate__ makes another one."""
+
+    __slots__ = ("notes",)
+
+    def __init__(self, channels):
+        super().__init__(channels)
+        self.lock, self.notes = threading.Lock(), ["kept"]
+
+    def __getstate__(self):
+        attributes, slots = super().__getstate__()
+        return {name: a for name, a in attributes.items() if name != "lock"}, slots
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self.lock = threading.Lock()
+
+
+class WithOwnProtocol(bn_ext.BatchNorm):
+    def __getstate__(self):
+        return dict(super().__getstate__())
+
+    def __setstate__(self, state):
+        vars(self).update(state, notes=["kept"])
+
+
+class Remade(bn_ext.BatchNorm):
+    notes = ("kept",)
+
+    def __reduce__(self):
+        return type(self), (self.channels,)
+
+
+@pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
+@pytest.mark.parametrize("kind", [WithLock, WithOwnProtocol, Remade])
+def test_copies_of_a_subclass_follow_pythons_protocol(kind, make):
+    layer = kind(3)
+    layer.forward(np.eye(3))
+    copied = make(layer)
+    assert type(copied) is kind
+    assert [*copied.notes] == ["kept"]
+    assert hasattr(copied, "lock") == (kind is WithLock)
+    if kind is WithLock:
+        assert copied.lock is not layer.lock
+        assert (copied.notes is layer.notes) == (make is copy.copy)
+    if kind is not Remade:
+        assert all_bits(copied.state_dict().values()) == all_bits(layer.state_dict().values())
+    copied.forward(np.eye(3))
+    assert layer.num_batches_tracked == 1
+    assert not np.shares_memory(copied.running_mean, layer.running_mean)
+
+
+def test_deep_copies_share_what_originals_share():
+    one, another = bn_ext.BatchNorm(3), bn_ext.BatchNorm(3)
+    another.running_mean, another.gamma = one.running_mean, one.gamma
+    first, second, mean = copy.deepcopy([one, another, one.running_mean])
+    assert first.running_mean is second.running_mean is mean
+    assert first.gamma is second.gamma
+
+
 class Clipped(bn_ext.BatchNorm):
     def forward(self, src, limit, *, src_1=None):
         return super().forward(np.clip(src, -limit, limit), src_1)
@@ -665,6 +725,43 @@ def test_a_second_gradient_needs_the_pass(rng):
         layer.backward(p.diff_dst)
 
 
+OPTIONS = {"channels": 4, "epsilon": 0.5, "data_format": "NCX", "affine": False, "relu": True}
+OPTIONS |= {"track_running_stats": False, "dtype": np.float32, "exact": True}
+
+
+@pytest.mark.parametrize(("option", "value"), OPTIONS.items())
+@pytest.mark.parametrize("added", [False, True])
+def test_a_saved_pass_of_a_layer_with_other_options(rng, option, value, added):
+    """Of square data, say, it would give a wrong gradient."""
+    options = {"channels": 5, "epsilon": EPSILON, "data_format": "NXC"}
+    one, another = (bn_ext.BatchNorm(**each) for each in (options, {**options, option: value}))
+    for layer, other in ((one, another), (another, one)):
+        c = layer.channels
+        src, diff_dst = rng.standard_normal((2, 6, c, c))
+        layer.forward(src, src if added else None)
+        other.forward(np.ones((6, other.channels, other.channels)))
+        before = kept(other)
+        theirs, mine = (re.escape(repr(getattr(each, option))) for each in (other, layer))
+        message = f"saved: .* with {option}={theirs}, like this one, .* with {option}={mine}"
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            other.backward(diff_dst, layer.saved)
+        assert kept(other) == before
+
+
+def test_a_saved_pass_has_its_mode(rng):
+    """Its gradient is that of the mode in which it was saved, whatever the layer's is now."""
+    src, diff_dst = rng.standard_normal((2, 6, 3))
+    layer = bn_ext.BatchNorm(3)
+    gradients = []
+    for set_mode in (layer.train, layer.eval):
+        set_mode()
+        layer.forward(src, track=False)
+        gradients.append((layer.saved, bits(layer.backward(diff_dst))))
+    assert gradients[0][1] != gradients[1][1]
+    for saved, gradient in gradients:
+        assert bits(layer.backward(diff_dst, saved)) == gradient
+
+
 def twice(own):
     return own + own
 
@@ -780,9 +877,10 @@ def test_a_pass_that_keeps_nothing(rng, relu, added):
 
 @whatever_is_behind
 @pytest.mark.parametrize("factor", [0.1, None])
-def test_a_pass_that_is_not_tracked(rng, factor, relu, added):
+@pytest.mark.parametrize("total", [{}, {"exact": True}, {"allreduce": lambda own: own}])
+def test_a_pass_that_is_not_tracked(rng, factor, total, relu, added):
     p = problem(rng)
-    options = {"relu": relu, "exponential_avg_factor": factor}
+    options = {"relu": relu, "exponential_avg_factor": factor, **total}
     layer, right = layer_of(p, **options), layer_of(p, **options)
     src_1 = p.src_1 if added else None
     before = kept(layer)

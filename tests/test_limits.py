@@ -11,10 +11,13 @@ from remembered import KINDS as ALL, case_of
 from weak_kernels import SUMS, Kernels
 
 from bn_ext.testing import _formulas as formulas, _limits as limits
-from bn_ext.testing._cases import TENSORS, Kind, standard_cases
+from bn_ext.testing._case import TENSORS, Kind
+from bn_ext.testing._cases import standard_cases
+from bn_ext.testing._exact import _formula, exact, judged_arrays
 from bn_ext.testing._report import run
+from bn_ext.testing._wide import wide_of
 
-pytestmark = [pytest.mark.fast, pytest.mark.any_level, needs_long_double]
+pytestmark = [pytest.mark.fast, pytest.mark.any_level]
 
 KINDS = ALL | {
     "training, add": Kind("training", add=True, relu=True),
@@ -31,7 +34,7 @@ def number_of(data):
 
 
 def power(data, which):
-    return np.ldexp(np.longdouble(1), POWERS[data][which])
+    return wide_of(data)(2.0 ** POWERS[data][which])
 
 
 def half_ulp(values, data):
@@ -42,7 +45,7 @@ def derived(case):
     """{result: bn_ext's own bound, "double"}, each constant as a count of roundings."""
     kind, is_double = case.kind, case.data == "float64"
     u, s = (power(number_of(case.data), which) for which in (0, 1))
-    want = case._formula(case.judged_arrays())()
+    want = _formula(case, judged_arrays(case))()
     fours = 2 + 7  # additions in a four, and of further fours
     if kind.operation == "double_backward":
         sums = 2 * (1 + 1 + fours + 1 + is_double)  # two: differences, products, ...
@@ -84,7 +87,7 @@ def derived(case):
 def beyond_rounding(case):
     """{result: (its right values, its limits without the last rounding)}"""
     with np.errstate(all="ignore"):
-        for result, (right, bounds) in case.exact().items():
+        for result, (right, bounds) in exact(case).items():
             kind = case.data if result in TENSORS else number_of(case.data)
             rounded = result not in TENSORS or case.data in ("float16", "bfloat16")
             yield result, right, bounds - (half_ulp(right, kind) if rounded else 0)
@@ -131,9 +134,9 @@ def test_weaker_limits_are_as_wide_as_once_derived(name, result, data):
     """
     case = case_of(KINDS[name], "three axes", data)
     ((right, bounds),) = ((r, f) for n, r, f in beyond_rounding(case) if n == result)
-    at = abs(right).argmax()
-    shares = [float(a.flat[at] / abs(right.flat[at])) for a in bounds[1:]]
-    u = power(number_of(data), 0)
+    at = np.asarray(abs(right)).argmax()
+    shares = [float(a.ravel()[at] / abs(right.ravel()[at])) for a in bounds[1:]]
+    u = float(power(number_of(data), 0))
     assert shares[:2] == pytest.approx([u * n for n in WEAKER[name][result]], rel=0.01)
     assert len(shares) == 2 + (data == "float16")
     assert all(0.8 < n / shares[1] * u / power("float16", 0) < 1.3 for n in shares[2:])
@@ -152,9 +155,9 @@ LOST = {
 @pytest.mark.parametrize("data", ["float32", "float64"])
 @pytest.mark.parametrize("key", LOST)
 def test_limits_of_what_underflow_takes(key, data):
-    right, bounds = case_of(KINDS[key[0]], "small diff_dst", data).exact()[key[1]]
-    at, units = abs(right).argmin(), [power(data, 1), *[np.finfo(data).tiny] * 2]
-    shares = [float(a.flat[at] / unit) for a, unit in zip(bounds, units, strict=True)]
+    right, bounds = exact(case_of(KINDS[key[0]], "small diff_dst", data))[key[1]]
+    at, units = np.asarray(abs(right)).argmin(), [power(data, 1), *[np.finfo(data).tiny] * 2]
+    shares = [float(a.ravel()[at] / unit) for a, unit in zip(bounds, units, strict=True)]
     assert shares == pytest.approx(LOST[key], rel=0.01)
 
 
@@ -207,6 +210,7 @@ ENDS = [
 ]
 
 
+@needs_long_double
 @pytest.mark.parametrize("data", DATA_DTYPES)
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end[0])
 def test_where_limits_end(end, data):

@@ -11,14 +11,12 @@ import pytest
 from bounds import MERGED_MEAN, errors, reference_of, second_errors, statistics_errors
 from cases import DATA_DTYPES, DTYPES, INPUTS, SHORT, Problem, shape
 from exact_sums import gradient
-from needs import needs_long_double
 
 import bn_ext
-from bn_ext import BatchNormGradients
+from bn_ext import BatchNormGradients, _core
 from bn_ext.testing import _formulas as reference
 from bn_ext.testing._limits import MEAN, arithmetic, unit
-
-pytestmark = needs_long_double
+from bn_ext.testing._wide import Wide, wide_of
 
 #: {(member of the family, output whose error the search increases): the share of its bound that the
 #: search must reach, per dtype}. A bound that nothing comes near would prove nothing. Shares are
@@ -78,6 +76,17 @@ def test_bounds_are_near(rng, data):
         assert least == {}
 
 
+def fractions(array):
+    """The exact values of a Wide, or of doubles."""
+    wide = Wide(array).ravel()
+    exponents = np.zeros(wide.shape, int) if wide.exponent is None else wide.exponent
+    parts = wide.hi, np.broadcast_to(0.0 if wide.lo is None else wide.lo, wide.shape)
+    return [
+        (Fraction(hi) + Fraction(lo)) * Fraction(2) ** int(exponent)
+        for hi, lo, exponent in zip(*parts, exponents, strict=True)
+    ]
+
+
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_reference_is_exact_enough(rng, data):
     """The reference's errors, measured with fractions, are at most a hundredth of every bound."""
@@ -85,7 +94,7 @@ def test_reference_is_exact_enough(rng, data):
         p = hostile_data.population(rng, form, data, "float64")
         with np.errstate(all="ignore"):
             arrays = p.src, p.diff_dst, p.mean, p.variance, p.gamma
-            options = {"axis": 0, "epsilon": p.epsilon, "wide": np.longdouble}
+            options = {"axis": 0, "epsilon": p.epsilon, "wide": wide_of(data)}
             want = reference.batch_norm_backward(*arrays, **options)
             good = hostile_data.fits(p, want, data, "float64")
             results = BatchNormGradients(want.diff_src, want.diff_gamma, want.diff_beta)
@@ -98,10 +107,9 @@ def test_reference_is_exact_enough(rng, data):
             )
             exact = gradient(x, dy, *(v for (v,) in vectors), p.epsilon)
             for got, true, error in zip(results, exact, bounds.values(), strict=True):
-                arrays = got[channel], np.array(true, object), error.bound[channel]
-                for value, wanted, bound in zip(*map(np.ravel, arrays), strict=True):
-                    off = abs(Fraction(*value.as_integer_ratio()) - wanted)
-                    assert 100 * off <= Fraction(*bound.as_integer_ratio())
+                arrays = fractions(got[channel]), np.ravel(true), fractions(error.bound[channel])
+                for value, wanted, bound in zip(*arrays, strict=True):
+                    assert 100 * abs(value - wanted) <= bound
 
 
 def test_a_mean_between_two_elements():
@@ -117,7 +125,7 @@ def test_a_mean_between_two_elements():
     for variance in (1.0, 2.0**-70, 2.0**-72):
         arguments = src, diff_dst, np.full(2, 1 + 0.99999982 * u), np.full(2, variance), None
         options = {"epsilon": 0.0, "data_format": "NCX"}
-        wide = {"epsilon": 0.0, "axis": 1, "wide": np.longdouble}
+        wide = {"epsilon": 0.0, "axis": 1, "wide": np.float64}
         results = bn_ext.batch_norm_backward(*arguments, **options)
         right = reference.batch_norm_backward(*arguments, **wide)
         twice = bn_ext.batch_norm_double_backward(*arguments, diff_dst, **options)
@@ -231,7 +239,7 @@ def test_sum_of_a_hundred_million(rng):
     results = bn_ext.batch_norm_backward(
         none, none, mean, ones, ones, epsilon=0, data_format="NCX", sums=sums
     )
-    wide = row[0].astype(np.longdouble)
+    wide = row[0].astype(np.float64)
     for got, terms in zip(results[:0:-1], (wide, wide * (wide - mean[:, None])), strict=True):
         exact, norm = 1000 * terms.sum(axis=1), np.sqrt(1000 * (terms**2).sum(axis=1))
         # Terms that are repeated 1000 times have 1000 times the error, not sqrt(1000) times.
@@ -276,7 +284,7 @@ def test_statistics_of_parts(rng, data, cuts, added):
     src = x.astype(cases.dtype(data))
     parts = [bn_ext.Statistics(part) for part in np.split(src, CUTS[cuts])]
     total = ADDED[added](parts)
-    want = reference.batch_norm_training(src, epsilon=0.0, wide=np.longdouble)
+    want = reference.batch_norm_training(src, epsilon=0.0, wide=wide_of(data))
     results = statistics_errors(total.mean, total.variance, want, data, parts=len(parts))
     for name, error in results.items():
         assert error.holds(), (name, error)
@@ -304,3 +312,36 @@ def test_more_elements_than_32_bits_count():
         results = bn_ext.Statistics(src, exact=exact, data_format="NCX")
         assert (results.mean.tolist(), results.variance.tolist()) == ([1, 3], [1, 9])
         assert results.count == 2**32 + 2**16
+
+
+#: Shapes of many chunks; each form of src_c/call/order.c.
+OF_CHUNKS = [((40_000, 10), "NXC"), ((20_000, 130), "NXC"), ((30_000, 3, 20), "NCX")]
+OF_CHUNKS += [((3000, 2, 200), "NCX"), ((2, 2, 400_000), "NCX")]
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("dims", "data_format"), OF_CHUNKS)
+def test_sums_of_float64_lose_nothing_between_chunks(rng, dims, data_format, threads):
+    """Each chunk's sums are whole numbers that doubles hold. Totals on the way are larger; what
+    rounding takes from these comes back.
+    """
+    axis = cases.FORMATS[data_format]
+    channels, src = dims[axis], np.ones(dims)
+    mean, options = np.zeros(channels), {"data_format": data_format, "num_threads": threads}
+    bn_ext.GradientSums(src, src, mean, data_format=data_format, num_threads=1)
+    chunks, count = _core.last_call()["tasks"], src.size // channels
+    assert chunks >= 8
+    most = int(2**52 * chunks / count)
+    half = rng.integers(most // 2, most, (channels, count // 2)) | 1
+    numbers = np.concatenate([half, -rng.permuted(half, axis=1)], axis=1).astype(float)
+    numbers[:, :5] += 1
+    others = [n for k, n in enumerate(dims) if k != axis % len(dims)]
+    diff_dst = np.ascontiguousarray(np.moveaxis(numbers.reshape(channels, *others), 0, axis))
+    sums = bn_ext.GradientSums(src, diff_dst, mean, **options)
+    cases.team_of(threads)
+    results = bn_ext.batch_norm_backward(
+        src, diff_dst, mean, mean + 1, None, epsilon=0.0, sums=sums, **options
+    )
+    for name in ("diff_gamma", "diff_beta"):
+        assert getattr(results, name).tolist() == [5.0] * channels, name

@@ -529,3 +529,17 @@ def test_refused(p, name, refusal):
 def test_every_row_is_called():
     called = {id(call.values[1]) for call in CALLS}
     assert [refusal for refusal in REFUSED if id(refusal) not in called] == []
+
+
+class Hostile:
+    def __repr__(self):
+        return "\x1b[31m\x00ü"
+
+
+def test_control_characters_of_foreign_text_are_escaped():
+    """They would move a terminal's cursor; letters of other alphabets stay."""
+    with pytest.raises(TypeError, match=r"got \\x1b\[31m\\x00ü$"):
+        bn_ext.batch_norm_training(np.ones((4, 2)), epsilon=Hostile())
+    layer = bn_ext.BatchNorm(2)
+    with pytest.raises(ValueError, match=r"unexpected: \\x1b\[2J$"):
+        layer.load_state_dict({**layer.state_dict(), "\x1b[2J": 1})

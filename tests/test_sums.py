@@ -277,6 +277,27 @@ def test_copies_and_pickles(rng, data, exact):
                 assert pickle.dumps(again) == pickle.dumps(original)
 
 
+class NamedStatistics(Statistics):
+    __slots__ = ("name",)
+
+
+class NamedGradientSums(GradientSums):
+    __slots__ = ("name",)
+
+
+@of_both_kinds
+@pytest.mark.parametrize("kind", [NamedStatistics, NamedGradientSums])
+def test_attributes_and_slots_of_a_subclass(kind, exact):
+    """Copies and pickles keep them; `+` gives those of its left operand."""
+    arrays = [np.eye(3)] if kind is NamedStatistics else [np.eye(3), np.eye(3), np.zeros(3)]
+    part, other = (kind(*arrays, exact=exact) for _ in range(2))
+    part.name, part.rank, other.name, other.rank = "left", 1, "right", 2
+    made = [make(part) for make in COPIES.values()]
+    for sums in (*made, part + other, sum([part, other]), functools.reduce(operator.add, made)):
+        assert type(sums) is kind
+        assert (sums.name, sums.rank) == ("left", 1)
+
+
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_pickles_of_exact_sums_are_canonical_and_small(rng, data):
     """They do not show how parts were added; rows of zeros are left out."""

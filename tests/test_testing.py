@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from cases import DATA_DTYPES, FORMATS, SHORT
 from command_line import run as command
-from needs import needs_long_double, needs_posix
+from needs import needs_posix
 from processes import python
 from remembered import CASES, _remembered, case_of, is_wrong  # noqa: F401
 from sheets import WithDLPack
@@ -26,11 +26,13 @@ from bn_ext._cli import child
 from bn_ext._cli.reference import imported
 from bn_ext._cli.usage import UsageError
 from bn_ext.testing import Report, check_backward, check_double_backward, check_forward
-from bn_ext.testing._cases import ARITHMETICS, RECIPES, Kind, standard_cases
+from bn_ext.testing._case import Kind
+from bn_ext.testing._cases import RECIPES, standard_cases
+from bn_ext.testing._exact import ARITHMETICS
 from bn_ext.testing._report import run
 from survey.practices import DOUBLE_BACKWARD, kernel_with
 
-pytestmark = [pytest.mark.fast, pytest.mark.any_level, needs_long_double]
+pytestmark = [pytest.mark.fast, pytest.mark.any_level]
 
 HEAD = """
 def kernel(src, {arguments}, epsilon, **by_name):
@@ -888,12 +890,6 @@ def test_options_that_would_change_nothing_are_refused(capsys, options):
     status, out, err = command(capsys, "check", "math:sqrt", *options.split())
     assert (status, out) == (2, "")
     assert USELESS[options] in err
-
-
-def test_what_this_machine_cannot_judge(monkeypatch):
-    monkeypatch.setattr(np, "longdouble", np.float64)
-    with pytest.raises(NotImplementedError, match="^float64 needs long doubles wider than doubles"):
-        check_backward(MINE, dtypes="float64")
 
 
 def test_the_number_of_cases_that_the_readme_names():

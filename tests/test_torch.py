@@ -2,9 +2,11 @@
 
 import copy
 import functools
+import inspect
 import io
 import re
 import threading
+import typing
 
 import numpy
 import pytest
@@ -19,6 +21,7 @@ from torch import nn  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils import checkpoint as checkpoints  # noqa: E402
 
+import bn_ext.torch  # noqa: E402
 from bn_ext import _core  # noqa: E402
 from bn_ext.torch import BatchNorm1d, BatchNorm2d, BatchNorm3d, SyncBatchNorm, batch_norm, convert  # noqa: E402
 
@@ -295,6 +298,97 @@ def test_export_to_onnx(rank, make):
     torch.testing.assert_close(torch.from_numpy(results), right, rtol=1e-5, atol=1e-5)
 
 
+class Activated(nn.BatchNorm2d):
+    def forward(self, input):
+        return super().forward(input).tanh()
+
+
+class OwnActivated(BatchNorm2d):
+    def forward(self, input, src_1=None):
+        return super().forward(input, src_1).tanh()
+
+
+class SyncActivated(SyncBatchNorm):
+    def forward(self, input, src_1=None):
+        return super().forward(input, src_1).tanh()
+
+
+def parametrized(layer):
+    nn.utils.parametrize.register_parametrization(layer, "weight", nn.Softplus())
+    return layer
+
+
+#: What convert_sync_batchnorm does not turn.
+LEFT = {
+    "subclass of torch's": lambda: Activated(3),
+    "own subclass": lambda: OwnActivated(3),
+    "parametrized": lambda: parametrized(nn.BatchNorm2d(3)),
+    "own, parametrized": lambda: parametrized(BatchNorm2d(3)),
+    "lazy": lambda: nn.LazyBatchNorm2d(),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", LEFT)
+def test_what_is_not_synchronized_is_named_in_a_warning(kind):
+    """It computes what it did before; what is turned is not named."""
+    net = nn.Sequential(nn.BatchNorm2d(3), nn.Sequential(LEFT[kind]()))
+    right, x = LEFT[kind](), torch.randn(4, 3, 5, 5)
+    types, parts = [type(each) for each in net[1].modules()], [*net[1].parameters()]
+    message = rf"^convert_sync_batchnorm: left '1\.0' \({types[1].__name__}\) as they are, "
+    with pytest.warns(UserWarning, match=message) as told:
+        assert SyncBatchNorm.convert_sync_batchnorm(net) is net
+    assert [warning.filename for warning in told] == [__file__]
+    assert type(net[0]) is SyncBatchNorm
+    assert [type(each) for each in net[1].modules()] == types
+    assert all(a is b for a, b in zip(net[1].parameters(), parts, strict=True))
+    assert_same(net[1](x)[None], right(x)[None])
+
+
+@pytest.mark.filterwarnings("error")
+def test_nothing_else_is_named_in_a_warning():
+    layers = [nn.BatchNorm1d(3), BatchNorm2d(3), nn.SyncBatchNorm(3), SyncBatchNorm(3)]
+    net = nn.Sequential(*layers, SyncActivated(3), nn.InstanceNorm2d(3), nn.GroupNorm(1, 3))
+    SyncBatchNorm.convert_sync_batchnorm(net)
+    assert [type(each) for each in net[:4]] == [SyncBatchNorm] * 4
+    assert type(net[4]) is SyncActivated
+
+
+@pytest.mark.parametrize("convert", [convert, SyncBatchNorm.convert_sync_batchnorm])
+@pytest.mark.parametrize("value", [nn.ReLU(), nn.Parameter(torch.ones(1)), torch.relu])
+def test_a_conversion_that_fails_leaves_the_model_as_it_was(convert, value):
+    layers = [nn.BatchNorm2d(3), BatchNorm2d(3, relu=True), nn.BatchNorm2d(3), nn.BatchNorm2d(3)]
+    net = nn.Sequential(*layers)
+    net[2].relu = value
+    types, attributes = [type(each) for each in net], [{**vars(each)} for each in net]
+    with pytest.raises(ValueError, match="^module: expected layers without relu, .* got '2' with "):
+        convert(net)
+    assert [type(each) for each in net] == types
+    assert [vars(each) for each in net] == attributes
+
+
+def test_what_a_synchronized_layer_needs_is_checked_before_anything_changes():
+    net = nn.Sequential(nn.BatchNorm2d(3), BatchNorm2d(3))
+    net[1].process_group = nn.ReLU()
+    with pytest.raises(ValueError, match="^module: expected layers without process_group, "):
+        SyncBatchNorm.convert_sync_batchnorm(net)
+    assert [type(each) for each in net] == [nn.BatchNorm2d, BatchNorm2d]
+
+
+@pytest.mark.parametrize("name", ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"])
+def test_a_layer_has_the_parameters_of_torchs(name):
+    """In its signature, by which torch's skip_init and other tools go; and they do the same."""
+    own, theirs = getattr(bn_ext.torch, name), getattr(nn, name)
+    parameters = inspect.signature(own).parameters
+    for parameter in inspect.signature(theirs).parameters.values():
+        assert parameters[parameter.name].kind == parameter.kind
+        assert parameters[parameter.name].default == parameter.default
+    layer = nn.utils.skip_init(own, 3, dtype=torch.float64)
+    assert (layer.weight.dtype, layer.weight.device.type) == (torch.float64, "cpu")
+    assert own(3, device="meta").weight.is_meta
+    assert own(3, bias=False).bias is None
+
+
 def test_sync_layers_go_back_to_layers_that_train_alone():
     """They train on a CPU, can be copied, and see no other process."""
     net = nn.Sequential(nn.BatchNorm2d(3), BatchNorm2d(3, relu=True), SyncBatchNorm(3))
@@ -443,6 +537,13 @@ def test_inference_tensors_are_refused_before_anything_changes(training):
         assert_same([made.eval()(x)], [made(x.clone())])
 
 
+@pytest.mark.parametrize("converted", [convert, SyncBatchNorm.convert_sync_batchnorm])
+def test_for_type_checkers_a_model_keeps_its_type(converted):
+    types = typing.get_type_hints(converted)
+    assert types["return"] is types["module"]
+    assert types["return"].__bound__ is nn.Module
+
+
 def test_print_shows_that_a_layer_was_converted():
     net = convert(nn.Sequential(nn.BatchNorm2d(8), nn.ReLU()))
     assert "(0): bn_ext.torch.BatchNorm2d(8, eps=1e-05," in str(net)
@@ -453,6 +554,18 @@ def test_print_shows_that_a_layer_was_converted():
     shown = repr(convert(BatchNorm2d(3, relu=True), back=True))
     assert shown.startswith("BatchNorm2d(3,")
     assert shown.endswith("relu=True)")
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_warning_of_a_negative_variance_names_the_callers_line(compiled):
+    layer = BatchNorm1d(2).eval()
+    layer.running_var[:] = -1
+    call = torch.compile(layer, backend="aot_eager") if compiled else layer
+    with pytest.warns(RuntimeWarning, match="^invalid value encountered in sqrt$") as told:
+        call(torch.ones(3, 2, requires_grad=True)).sum().backward()
+    places = {w.filename for w in told if w.category is RuntimeWarning}
+    assert places == {__file__}
 
 
 def test_without_a_gradient_nothing_else_changes():

@@ -4,6 +4,7 @@
 """
 
 import importlib
+import inspect
 import pydoc
 import re
 import runpy
@@ -58,9 +59,22 @@ def test_modules_list_public_names_alone(name):
     assert set(module.__all__) <= set(dir(module)) <= set(module.__all__) | also
 
 
+@pytest.mark.parametrize("name", PUBLIC)
+def test_the_source_of_what_is_public_is_found(name):
+    """By inspect, and so by editors and IPython's `??`."""
+    adapter = name.rpartition(".")[2]
+    if adapter in ADAPTERS:
+        pytest.importorskip(ADAPTERS[adapter])
+    module = importlib.import_module(name)
+    for public in module.__all__:
+        value = getattr(module, public)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert re.search(rf"^(class|def) {public}\b", inspect.getsource(value), re.MULTILINE)
+
+
 def test_help_has_names_of_types():
     text = pydoc.render_doc(bn_ext.BatchNorm, renderer=pydoc.plaintext)
-    assert "freeze(self, mode: 'bool' = True) -> 'BatchNorm'" in text
+    assert "freeze(self, mode: 'bool' = True) -> 'Self'" in text
     assert "state_dict(self) -> 'dict[str, NDArray[Any]]'" in text
 
 

@@ -5,11 +5,9 @@ import multiprocessing
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -19,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from bn_ext._cli.usage import UsageError
-from bn_ext.testing._cases import Case
+from bn_ext._cli.watcher import end_group, watching
+from bn_ext.testing._case import Case
 from bn_ext.testing._report import Finding, Report, Trial, show_progress, with_progress
 
 MOST = 5  # crashes; further cases are left out
@@ -31,66 +30,64 @@ def run(
 ) -> Report:  # fmt: skip
     """As bn_ext.testing._report.run, with a finding for each case that ends the process, or takes
     more than `timeout` seconds. There, load() returns the function; it and cases() may raise
-    UsageError. `script`: lines that load the function in Report.script(), which is made there.
+    UsageError. `script`: lines that load the function in Report.script(), which is made there. That
+    process ends with this one, however this one ends.
     """
     report, first, finished = Report(), 0, False
     processes = multiprocessing.get_context("spawn")
-    for _ in range(MOST):
-        pipe, end = processes.Pipe(duplex=False)
-        child = processes.Process(target=work, args=(end, load, cases, first, script, options))
-        child.start()
-        end.close()
-        name, reason, limit = "", "", math.inf
-        try:
-            while True:
-                # A process that the child has forked may hold the pipe and the sentinel open: then
-                # no EOF comes.
-                while not wait([pipe], 0.1) and child.is_alive() and time.monotonic() < limit:
-                    pass
-                if not pipe.poll():
-                    reason = f"did not return within {timeout:g} s" * child.is_alive()
-                    break
-                kind, value = pipe.recv()
-                if kind == "failed":
-                    raise UsageError(value)
-                if kind == "program":
-                    report = replace(report, maker=partial(str, value))
-                    break
-                if kind == "report":
-                    report.add(value)
-                else:
-                    finished, limit = kind == "finished", time.monotonic() + timeout
-                    name, first = value, first + 1
-        except (EOFError, OSError, pickle.UnpicklingError):
-            child.join(10)
-        finally:
-            end_all(child)
-            pipe.close()
-        if finished:  # whether it has made the program or not
-            break
-        show_progress("")
-        reason = reason or f"crashed ({ended(child.exitcode or 0)})"
-        if not name:
-            raise UsageError(f"the function's process {reason} before the first call")
-        report.findings.append(Finding(name, "function", np.inf, reason=reason, verdict="crashed"))
-    else:
-        reason = f"not called, after {MOST} crashes"
-        report.findings.append(
-            Finding("further cases", "function", np.nan, reason=reason, verdict="not judged")
-        )
+    with watching() as watch:
+        for _ in range(MOST):
+            pipe, end = processes.Pipe(duplex=False)
+            arguments = end, load, cases, first, script, options
+            child: Any = processes.Process(target=work, args=arguments)
+            child.start()
+            watch(child.pid)
+            end.close()
+            name, reason, limit = "", "", math.inf
+            try:
+                while True:
+                    # A process that the child has forked may hold the pipe and the sentinel open:
+                    # then no EOF comes.
+                    while not wait([pipe], 0.1) and child.is_alive() and time.monotonic() < limit:
+                        pass
+                    if not pipe.poll():
+                        reason = f"did not return within {timeout:g} s" * child.is_alive()
+                        break
+                    kind, value = pipe.recv()
+                    if kind == "failed":
+                        raise UsageError(value)
+                    if kind == "program":
+                        report = replace(report, maker=partial(str, value))
+                        break
+                    if kind == "report":
+                        report.add(value)
+                    else:
+                        finished, limit = kind == "finished", time.monotonic() + timeout
+                        name, first = value, first + 1
+            except (EOFError, OSError, pickle.UnpicklingError):
+                child.join(10)
+            finally:
+                end_group(child.pid)
+                child.kill()
+                watch(0)  # before join, after which another process may get the pid
+                child.join()
+                pipe.close()
+            if finished:  # whether it has made the program or not
+                break
+            show_progress("")
+            reason = reason or f"crashed ({ended(child.exitcode or 0)})"
+            if not name:
+                raise UsageError(f"the function's process {reason} before the first call")
+            report.findings.append(
+                Finding(name, "function", np.inf, reason=reason, verdict="crashed")
+            )
+        else:
+            reason = f"not called, after {MOST} crashes"
+            report.findings.append(
+                Finding("further cases", "function", np.nan, reason=reason, verdict="not judged")
+            )
     report.settle()
     return report
-
-
-def end_all(child: Any) -> None:
-    """End the process and those that it has started, and wait for it."""
-    if sys.platform == "win32":
-        subprocess.run(["taskkill", "/f", "/t", "/pid", str(child.pid)], capture_output=True)
-    else:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-    child.kill()
-    child.join()
 
 
 def ended(status: int) -> str:
@@ -111,7 +108,7 @@ def work(end: Connection, load: Any, cases: Any, first: int, script: str, option
         trial = Trial(load(), **options)
         for case in with_progress(islice(cases(), first, None)):
             end.send(("case", case.name))
-            end.send(("report", trial.tried(case)))
+            end.send(("report", trial.try_case(case)))
         end.send(("finished", ""))
         end.send(("program", trial.program(script) if script else ""))
     except UsageError as error:

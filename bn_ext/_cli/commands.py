@@ -5,12 +5,13 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from bn_ext._cli.bench import WORDS, add_options, bench
 from bn_ext._cli.reference import add_options as add_check_options, check
 from bn_ext._cli.usage import UsageError
 from bn_ext._cli.verify import verify
+from bn_ext._core import escaped
 from bn_ext._runtime import show_config
 from bn_ext._version import __version__
 
@@ -28,8 +29,15 @@ def info(_: argparse.Namespace) -> int:
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+class Parser(argparse.ArgumentParser):
+    """Its errors repeat what was typed."""
+
+    def error(self, text: str) -> NoReturn:
+        super().error(escaped(text))
+
+
+def parser() -> Parser:
+    top = Parser(
         prog="bn-ext",
         description="Batch normalization and its gradients for NumPy arrays: show what is in use "
         "here, check that results have the same bits as on other CPUs, measure the speed, check "
@@ -76,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except UsageError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {escaped(str(error))}", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -84,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         status = 130
     except (MemoryError, OSError) as error:
-        print(f"{name}: {str(error) or 'not enough memory'}", file=sys.stderr)
+        print(f"{name}: {escaped(str(error)) or 'not enough memory'}", file=sys.stderr)
         status = 2
     try:
         sys.stdout.flush()

@@ -15,10 +15,14 @@ from typing import Any
 from bn_ext._cli import child
 from bn_ext._cli.usage import UsageError, as_layout, as_timeout, as_whole
 from bn_ext._dtypes import DTYPES
-from bn_ext.testing._cases import ARITHMETICS, Case, Kind, standard_cases
+from bn_ext.testing._case import Case, Kind
+from bn_ext.testing._cases import standard_cases
+from bn_ext.testing._exact import ARITHMETICS
 from bn_ext.testing._report import message
 from bn_ext.testing._script import loading
 
+#: What begins a program of --script: it says which result is wrong, in which case.
+PROGRAM = re.compile(rb'""".*: \w+ is wrong, as in the case ".*"""\n\nimport sys\n')
 _GRADIENTS = "backward", "double-backward"
 OPERATIONS = "training", "inference", *_GRADIENTS, *(f"{name}-frozen" for name in _GRADIENTS)
 HELP = {
@@ -32,7 +36,7 @@ HELP = {
     "float16 or bfloat16 (of such data)",
     "--repeats": "call it N times with each case, and say where bits differ",
     "--timeout": "seconds that a case may take (default: 60)",
-    "--script": "write the smallest program that shows the worst mistake",
+    "--script": "write the smallest program that shows the worst mistake, over no other file",
     "--relu": "a ReLU follows (all but double-backward)",
     "--own-statistics": "a gradient makes its own statistics",
     "--quick": "without the cases of many elements",
@@ -64,8 +68,8 @@ def check(options: argparse.Namespace) -> int:
     process of its own, which it may crash. A table shows each case's error in units of its limit.
     """
     script = options.script
-    if script and not script.absolute().parent.is_dir():
-        raise UsageError(f"--script {script}: expected a file in a folder that exists")
+    if script:
+        require_free(script, Path(options.function.rpartition(":")[0]))
     load, cases = partial(imported, options.function), partial(cases_of, options)
     lines = loading_of(options.function) if script else ""
     judged = {"arithmetic": options.arithmetic, "repeats": options.repeats}
@@ -79,6 +83,23 @@ def check(options: argparse.Namespace) -> int:
     return 0 if report.passed else 1
 
 
+def require_free(script: Path, function: Path) -> None:
+    """Refuse to overwrite anything but a program of an earlier check."""
+    if not script.absolute().parent.is_dir():
+        raise UsageError(f"--script {script}: expected a file in a folder that exists")
+    got = ""
+    if script.is_dir():
+        got = "a folder"
+    elif script.is_file():  # neither a terminal nor a pipe
+        with script.open("rb") as file:
+            got = "" if PROGRAM.match(file.read(4096)) else "another file"
+        if function.exists() and script.samefile(function):
+            got = "the function's own file"
+    if got:
+        expected = "expected a new file, or a program of an earlier check"
+        raise UsageError(f"--script {script}: {expected}, got {got}")
+
+
 def cases_of(options: argparse.Namespace) -> Iterator[Case]:
     operation = options.op.removesuffix("-frozen")
     is_training = operation == options.op != "inference"
@@ -86,7 +107,7 @@ def cases_of(options: argparse.Namespace) -> Iterator[Case]:
     try:
         kind = Kind(operation.replace("-", "_"), options.data_format, is_training, **flags)
         return standard_cases(kind, options.dtypes, quick=options.quick, skip=options.skip)
-    except (ImportError, NotImplementedError) as error:
+    except ImportError as error:
         raise UsageError(f"--dtypes: {error}") from None
     except (TypeError, ValueError) as error:
         name, _, reason = str(error).partition(": ")

@@ -11,6 +11,10 @@ cdef extern from "Python.h":
     void Py_CLEAR(PyObject *a)
 
 
+cdef extern from * nogil:
+    int lowest_bit "__builtin_ctzll"(uint64_t bits)
+
+
 cdef extern from "base/bn.h" nogil:
     ctypedef bint c_bool "bool"
 
@@ -43,7 +47,7 @@ cdef extern from "base/bn.h" nogil:
 
     ctypedef struct bn_axes:
         int n
-        int axis[BN_MAX_AXES]
+        signed char axis[BN_MAX_AXES]
 
     ctypedef struct bn_problem:
         bn_dtype dtype

@@ -21,7 +21,9 @@ cdef class Call:
     cdef const Entry *entry
     cdef uint64_t mode              # the caller's floating-point mode, if
     cdef bint computes              # this call has set its own
+    cdef bint succeeded             # else an error is on its way
     cdef PyObject *array[ROLES]     # owned; NULL: not given or not wanted
+    cdef uint64_t roles             # those that have an array, as bits
     cdef Py_buffer buffer[ROLES]    # of each pinned array
     cdef bn_view view[ROLES]        # each pinned array, as C sees it
 
@@ -54,12 +56,15 @@ cdef class Call:
 
     def __dealloc__(self):
         cdef int role
-        for role in range(ROLES):
-            if has(self, role):
-                PyBuffer_Release(&self.buffer[role])  # does nothing if none was requested
-                Py_CLEAR(self.array[role])
+        cdef uint64_t left = self.roles
+        while left:
+            role = take_role(&left)
+            PyBuffer_Release(&self.buffer[role])  # does nothing if none was requested
+            Py_CLEAR(self.array[role])
         if self.computes:
             fp_mode_leave(self.mode)
+        if not self.succeeded:
+            make_frames()
 
 
 cdef Call new_call(int function):
@@ -76,6 +81,13 @@ cdef inline bint has(Call c, int role) noexcept nogil:
     return c.array[role] != NULL
 
 
+cdef inline int take_role(uint64_t *roles) noexcept nogil:
+    """Take the first of these roles, given as bits: a small call has few of many."""
+    cdef int role = lowest_bit(roles[0])
+    roles[0] &= roles[0] - 1
+    return role
+
+
 cdef inline object array_of(Call c, int role):
     return <object>c.array[role]
 
@@ -84,6 +96,7 @@ cdef int keep(Call c, int role, object a) except -1:
     """Give a role its array. It has none so far."""
     Py_INCREF(a)
     c.array[role] = <PyObject *>a
+    c.roles |= <uint64_t>1 << role
     return 0
 
 

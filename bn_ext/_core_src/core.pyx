@@ -15,6 +15,7 @@ item size.
 
 import reprlib
 import sys
+import warnings
 from types import ModuleType
 
 import numpy as np

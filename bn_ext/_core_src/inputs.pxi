@@ -94,9 +94,27 @@ cdef int check_vector(Call c, int role, str convert_to) except -1:
     return 0
 
 
+# Packages that call bn_ext for the caller; what torch.compile makes has no name.
+cdef frozenset BETWEEN = frozenset(("bn_ext", "autograd", "dask", "torch", ""))
+
+
+cpdef int warn_of_root() except -1:
+    """Warn of the root of a negative number as NumPy does, under the caller's np.errstate. A warning
+    names the caller's line."""
+    mode = np.geterr()["invalid"]
+    if mode != "warn":
+        if mode != "ignore":  # NumPy then leaves the CPU's flag set
+            np.sqrt(-1.0)
+        return 0
+    frame, level = sys._getframe(), 1
+    while frame and str(frame.f_globals.get("__name__", "")).partition(".")[0] in BETWEEN:
+        frame, level = frame.f_back, level + 1
+    warnings.warn("invalid value encountered in sqrt", RuntimeWarning, stacklevel=level)
+    return 0
+
+
 cdef int warn_of_negative(Call c) except -1:
-    """Let NumPy warn of the root of a negative number, under the caller's np.errstate: where a
-    variance plus epsilon is negative, results are NaN."""
+    """Warn of a negative variance plus epsilon: results are NaN."""
     cdef double value[VARIANCES]
     cdef double least = -c.problem.epsilon
     cdef bn_vector variance
@@ -114,9 +132,7 @@ cdef int warn_of_negative(Call c) except -1:
             vector_read(&variance, first, n, value)
             for i in range(n):
                 negative += value[i] < least
-    if negative:
-        np.sqrt(-1.0)
-    return 0
+    return warn_of_root() if negative else 0
 
 
 cdef int check_running(Call c) except -1:

@@ -43,14 +43,16 @@ cdef int check_alone(Call c, int role) except -1:
     """Raise a ValueError if an output overlaps itself or any other array. One overlap is allowed:
     an operand that is written may occupy exactly the memory of an operand that is read."""
     cdef int other
+    cdef uint64_t left = c.roles & ~(<uint64_t>1 << role)
     if not has(c, role):
         return 0
     if bn_overlaps_itself(&c.view[role]):
         raise ValueError(
             f"{name_of(c, role)}: expected an array whose elements do not share memory"
         )
-    for other in range(COPIES):
-        if other == role or not has(c, other) or not bn_extents_meet(&c.view[role], &c.view[other]):
+    while left:
+        other = take_role(&left)
+        if not bn_extents_meet(&c.view[role], &c.view[other]):
             continue
         if (role < VECTORS and other < VECTORS and is_read(c, other)
                 and bn_same_place(&c.view[role], &c.view[other])):

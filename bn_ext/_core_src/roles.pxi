@@ -18,7 +18,7 @@ cdef enum:
     WORKSPACE = SUMS + 1
     STATE = WORKSPACE + 1
     COPIES = STATE + 1
-    ROLES = COPIES + BN_OPERANDS
+    ROLES = COPIES + BN_OPERANDS  # at most 64: a call has them as bits
 
 # In the order of roles.
 cdef tuple NAMES = (

@@ -18,6 +18,7 @@ cdef object run_call(Call c, object out):
     c.mode, c.computes = fp_mode_enter(), True
     check(c)
     if c.dry:
+        c.succeeded = True
         return None
     result = new_sums(c) if c.entry.reduces else new_results(c, arrays)
     if c.channels and not (c.is_empty and c.entry.reduces):
@@ -33,6 +34,7 @@ cdef object run_call(Call c, object out):
             raise MemoryError("bn_ext: not enough memory for sums and coefficients")
     if c.entry.is_forward and has(c, WORKSPACE):
         bn_write_axes(&c.view[SRC], c.channel_axis, &c.axes, axes_in_workspace(c))
+    c.succeeded = True
     return result
 
 
@@ -43,9 +45,10 @@ cdef int check(Call c) except -1:
     allocation. So whatever C is given is read from an array only once.
     """
     cdef int role
-    for role in range(COPIES):
-        if has(c, role):
-            pin(c, role, array_of(c, role))
+    cdef uint64_t left = c.roles
+    while left:
+        role = take_role(&left)
+        pin(c, role, array_of(c, role))
     check_data(c)
     check_terms(c)
     for role in range(MEAN, DIFF_DIFF_BETA + 1):
@@ -60,11 +63,15 @@ cdef int check(Call c) except -1:
     return warn_of_negative(c)
 
 
+cdef uint64_t VECTOR_ROLES = ((<uint64_t>1 << BN_VECTORS) - 1) << VECTORS
+
+
 cdef int fill_problem(Call c) except -1:
     """Fill in the problem that C reads. An operand that cannot be walked in the order of `axes` is
     copied by tasks or, before the first of them, as a whole. An absent operand gets src's strides."""
     cdef bn_view walked[BN_OPERANDS]
     cdef bn_problem *p = &c.problem
+    cdef uint64_t left
     cdef int role
     for role in range(BN_OPERANDS):
         walked[role] = c.view[role] if has(c, role) else walked[SRC]
@@ -83,9 +90,10 @@ cdef int fill_problem(Call c) except -1:
             p.data[role] = NULL
     if has(c, WORKSPACE) and not c.entry.is_forward:
         p.data[BN_GATE] = c.view[WORKSPACE].data
-    for role in range(VECTORS, VECTORS + BN_VECTORS):
-        if has(c, role):
-            p.vector[role - VECTORS] = vector_of(c, role)
+    left = c.roles & VECTOR_ROLES
+    while left:
+        role = take_role(&left)
+        p.vector[role - VECTORS] = vector_of(c, role)
     p.dtype = <bn_dtype>c.dtype
     c.parts.sums, c.parts.state = <double *>c.view[SUMS].data, <int64_t *>c.view[STATE].data
     return 0
@@ -126,9 +134,11 @@ cdef bn_status compute(Call c) noexcept nogil:
     cdef bn_problem *p = &c.problem
     cdef bint opens = not c.entry.is_forward and has(c, DST)
     cdef bn_status status = BN_OK
+    cdef uint64_t copied = c.roles >> COPIES, left = copied
     cdef int role
-    for role in range(BN_OPERANDS):
-        if has(c, COPIES + role) and not is_output(c, role):
+    while left:
+        role = take_role(&left)
+        if not is_output(c, role):
             bn_copy_elements(&c.view[role], p.data[role], &c.axes, False, p.num_threads)
     if opens:
         status = bn_open_gate(p)
@@ -140,7 +150,8 @@ cdef bn_status compute(Call c) noexcept nogil:
         return status
     if c.entry.is_forward and has(c, WORKSPACE):
         bn_make_bits(p, c.view[WORKSPACE].data)
-    for role in range(BN_OPERANDS):
-        if has(c, COPIES + role) and is_output(c, role):
+    while copied:
+        role = take_role(&copied)
+        if is_output(c, role):
             bn_copy_elements(&c.view[role], p.data[role], &c.axes, True, p.num_threads)
     return status

@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike
 
 import bn_ext._core as _core
 from bn_ext._typing import Array, DataFormat
-from bn_ext.testing._cases import OPERANDS, TENSORS, Case, Kind, as_set, known, standard_cases
+from bn_ext.testing._case import OPERANDS, TENSORS, Case, Kind
+from bn_ext.testing._cases import as_set, known, random_case, standard_cases
 from bn_ext.testing._report import Finding, Report, run
 
 __all__ = ["Finding", "Report", "check_backward", "check_double_backward", "check_forward"]
@@ -64,7 +65,7 @@ def check_forward(
     True
     """
     __tracebackhide__ = True
-    return _checked("training" if is_training else "inference", **locals())
+    return _check("training" if is_training else "inference", **locals())
 
 
 def check_backward(
@@ -145,8 +146,9 @@ def check_backward(
     The standard cases have two to five axes, 1 to 140 000 rows, 1 to 4100 channels, no gamma or
     beta, no elements, a mean far from zero, numbers near the ends of the dtype's range, sums that
     cancel, NaN and Inf, epsilon 0; and whole numbers, of which no sum is rounded. Right results are
-    computed in long doubles. docs/numerics.md has the limits. An element about which an arithmetic
-    says nothing, as where a variance may be 0, fails in none.
+    computed with twice the digits of the arithmetic or more, in the same way on every system.
+    docs/numerics.md has the limits. An element about which an arithmetic says nothing, as where a
+    variance may be 0, fails in none.
 
     A case is refused, and does not count, if the function raises NotImplementedError, or does not
     take None for gamma or beta. It is called in your floating-point mode. A function that crashes
@@ -162,7 +164,7 @@ def check_backward(
     '45 right'
     """
     __tracebackhide__ = True
-    return _checked("backward", **locals())
+    return _check("backward", **locals())
 
 
 def check_double_backward(
@@ -201,10 +203,10 @@ def check_double_backward(
     True
     """
     __tracebackhide__ = True
-    return _checked("double_backward", **locals())
+    return _check("double_backward", **locals())
 
 
-def _checked(operation: str, function: Callable[..., Any], **options: Any) -> Report:
+def _check(operation: str, function: Callable[..., Any], **options: Any) -> Report:
     """Run the cases of this check; raise AssertionError if one fails."""
     __tracebackhide__ = True  # pytest shows the table alone
     if not callable(function):
@@ -250,7 +252,7 @@ def _own_case(kind: Kind, own: dict[str, Any], epsilon: Any, layout: str) -> Cas
 
     def drawn(**vectors: Any) -> Case:
         change = as_set(src=last, epsilon=epsilon, spoil=lambda _: as_set(**vectors))
-        return kind.random("data", last.shape, dtype, change)
+        return random_case(kind, "data", last.shape, dtype, change)
 
     kept = drawn().arrays
     for name in arrays:

@@ -1,4 +1,6 @@
-"""Batch normalization in a wide float, all channels at once, and the terms of its error bounds.
+"""Batch normalization in wide numbers, all channels at once, and the terms of its error bounds.
+
+`wide` is a dtype of NumPy, or bn_ext.testing._wide.Wide.
 
 Forward, backward, and double backward; a ReLU's gate is a mask of the elements that it lets pass.
 
@@ -10,6 +12,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from bn_ext.testing._wide import Wide, widened
 
 
 class Reference(NamedTuple):
@@ -63,12 +67,14 @@ def by_channel(array: Any, axis: int) -> Any:
 def as_subtracted(mean, src):
     """The mean as kernels subtract it: rounded to the arithmetic type."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return mean.astype(np.float64 if src.dtype == np.float64 else np.float32).astype(mean.dtype)
+        rounded = mean.astype(np.float64 if src.dtype == np.float64 else np.float32)
+    return widened(rounded, Wide if isinstance(mean, Wide) else mean.dtype)
 
 
 def accurate_sum(terms):
     """Sum the last axis to length 1, in pairs of sums: so NumPy adds what is contiguous."""
-    return np.ascontiguousarray(terms).sum(axis=-1, keepdims=True)
+    terms = terms if isinstance(terms, Wide) else np.ascontiguousarray(terms)
+    return terms.sum(axis=-1, keepdims=True)
 
 
 def as_before(rows: Any, like: Any, axis: int) -> Any:
@@ -80,7 +86,7 @@ def as_before(rows: Any, like: Any, axis: int) -> Any:
 
 def column(vector, wide, absent):
     """(C, 1), or, if the vector is missing, the number `absent`."""
-    return wide(absent) if vector is None else np.asarray(vector).astype(wide)[:, None]
+    return wide(absent) if vector is None else widened(vector, wide)[:, None]
 
 
 # ---- forward ------------------------------------------------------------------------
@@ -99,7 +105,7 @@ def moments(x):
 
 def batch_norm_training(src, gamma=None, beta=None, *, axis=-1, wide=np.float64, **options):
     """Normalize with the batch's own statistics; everything in `wide`."""
-    x = by_channel(src, axis).astype(wide)
+    x = widened(by_channel(src, axis), wide)
     with np.errstate(divide="ignore", invalid="ignore"):
         pivot, offset, xc = moments(x)
         variance = accurate_sum(xc * xc) / x.shape[1]
@@ -113,7 +119,7 @@ def batch_norm_inference(
     src, mean, variance, gamma=None, beta=None, *, axis=-1, wide=np.float64, **options
 ):
     """Normalize with the statistics that are given."""
-    x = by_channel(src, axis).astype(wide)
+    x = widened(by_channel(src, axis), wide)
     mean, variance = column(mean, wide, 0), column(variance, wide, 0)
     return normalized(src, x - mean, mean, 0 * mean, variance, gamma, beta, axis, wide, **options)
 
@@ -132,7 +138,7 @@ def normalized(
         share = np.where(spread > 0, variance / spread, 1)
     sizes = abs(shift) + 0 * x_near
     if src_1 is not None:
-        added = by_channel(src_1, axis).astype(wide)
+        added = widened(by_channel(src_1, axis), wide)
         y, sizes = y + added, sizes + abs(added)
     if relu:
         y = np.where(y <= 0, 0, y)  # a NaN stays
@@ -170,7 +176,7 @@ def batch_norm_backward(
     """Compute everything in `wide`; the channels are on `axis`. `far`, (C, M), replaces |xc| in the
     sizes of terms; exact_sums: of the sums in diff_src, see size_of_sum.
     """
-    x, dy = (by_channel(a, axis).astype(wide) for a in (src, diff_dst))
+    x, dy = (widened(by_channel(a, axis), wide) for a in (src, diff_dst))
     if gate is not None:
         dy = np.where(by_channel(gate, axis), dy, 0)
     m = x.shape[1]
@@ -213,7 +219,7 @@ def batch_norm_double_backward(
     """The derivative of sum(diff_diff_src diff_src), plus the same for diff_gamma and diff_beta;
     `far` and `exact_sums` as in batch_norm_backward.
     """
-    x, dy, ggx = (by_channel(a, axis).astype(wide) for a in (src, diff_dst, diff_diff_src))
+    x, dy, ggx = (widened(by_channel(a, axis), wide) for a in (src, diff_dst, diff_diff_src))
     m = max(1, x.shape[1])
     mean, variance, gamma = column(mean, wide, 0), column(variance, wide, 0), column(gamma, wide, 1)
     ggg, ggb = column(diff_diff_gamma, wide, 0), column(diff_diff_beta, wide, 0)

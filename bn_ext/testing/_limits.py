@@ -10,6 +10,7 @@ import numpy as np
 
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing import _formulas as formulas
+from bn_ext.testing._wide import Wide, wide_of, widened
 
 #: Roundings on the longest path, plus one for terms of higher order, as docs/numerics.md counts
 #: them: to diff_src, in training and with frozen statistics;
@@ -38,23 +39,24 @@ def unit(name: str) -> float:
 
 def half_ulp(values: Any, name: str) -> Any:
     """At least half the spacing of a dtype's numbers around values."""
-    return np.maximum(abs(values) * unit(name), np.longdouble(DTYPES[name].smallest) / 2)
+    return np.maximum(abs(values) * unit(name), wide_of(name)(DTYPES[name].smallest) / 2)
 
 
 def smallest(data: str) -> Any:
-    """The arithmetic's smallest positive number, as a long double, so that it can be halved."""
-    return np.longdouble(DTYPES[arithmetic(data)].smallest)
+    """The arithmetic's smallest positive number, as one that can be halved."""
+    return wide_of(data)(DTYPES[arithmetic(data)].smallest)
 
 
 def distance(got: Any, exact: Any) -> Any:
-    return abs(np.asarray(got).astype(np.longdouble) - exact)
+    wide = Wide if isinstance(exact, Wide) else np.asarray(exact).dtype
+    return abs(widened(got, wide) - exact)
 
 
 # ---- backward -------------------------------------------------------------------------
 
 
 def gradient_bounds(want: Any, data: str, *, is_training: bool = True) -> dict[str, Any]:
-    u, least, k = np.longdouble(unit(arithmetic(data))), smallest(data), SUM[arithmetic(data)]
+    u, least, k = unit(arithmetic(data)), smallest(data), SUM[arithmetic(data)]
     a = DIFF_SRC if is_training else FROZEN_DIFF_SRC
     bound = u * (a * want.diff_src_terms + k * want.diff_src_sums)
     bound = bound + UNDERFLOW * smallest(data) * want.diff_src_tiny
@@ -72,7 +74,7 @@ def gradient_bounds(want: Any, data: str, *, is_training: bool = True) -> dict[s
 
 def statistics_bounds(want: Any, data: str) -> dict[str, Any]:
     """Bounds of a batch's mean and variance."""
-    u, lost = np.longdouble(unit(arithmetic(data))), UNDERFLOW * smallest(data)
+    u, lost = unit(arithmetic(data)), UNDERFLOW * smallest(data)
     mean, variance = MEAN * u * want.deviation, VARIANCE * u * want.variance
     return {"mean": mean + lost, "variance": variance + lost}
 
@@ -81,7 +83,7 @@ def dst_bound(
     want: Any, data: str, axis: int, *, from_batch: bool = True, added: bool = False
 ) -> Any:
     """The bound of dst; `from_batch`: with the batch's own statistics; `added`: with src_1."""
-    u = np.longdouble(unit(arithmetic(data)))
+    u = unit(arithmetic(data))
     product, shift = DST_PRODUCT + added, DST_SHIFT + added
 
     def by_channel(vector: Any) -> Any:  # in a shape that broadcasts with dst
@@ -101,7 +103,7 @@ def dst_bound(
 
 def second_bounds(want: Any, data: str) -> dict[str, Any]:
     """Bounds of a double backward."""
-    u, least = np.longdouble(unit(arithmetic(data))), smallest(data)
+    u, least = unit(arithmetic(data)), smallest(data)
     return {
         name: SECOND[arithmetic(data)] * (u * terms + least)
         for name, terms in zip(want._fields[:3], want[3:], strict=True)
@@ -109,7 +111,8 @@ def second_bounds(want: Any, data: str) -> dict[str, Any]:
 
 
 # ---- where they hold --------------------------------------------------------------------
-# p has tensors of shape (C, M), vectors of shape (C,), and epsilon; results are (C,).
+# p has tensors of shape (C, M), vectors of shape (C,), all of the type of wide_of, and epsilon;
+# results are (C,).
 
 
 def tops(data: str) -> float:
@@ -119,39 +122,36 @@ def tops(data: str) -> float:
 
 def rstd_of(p: Any) -> Any:
     """1 / sqrt(variance + epsilon), from the given variance."""
-    return 1 / np.sqrt(p.variance.astype(np.longdouble) + np.longdouble(p.epsilon))
+    return 1 / np.sqrt(p.variance + p.epsilon)
 
 
 def gradient_holds(p: Any, want: Any, data: str) -> Any:
     """Does nothing come near overflow? The size of the results aside."""
-    wide, top = np.longdouble, tops(data)
-    rstd = rstd_of(p)
-    scale = abs(p.gamma.astype(wide)) * rstd
-    x = abs(p.src.astype(wide)).max(axis=1, initial=0) + abs(p.mean.astype(wide))
+    top, rstd = tops(data), rstd_of(p)
+    scale = abs(p.gamma) * rstd
+    x = abs(p.src).max(axis=1, initial=0) + abs(p.mean)
     dy = abs(want.beta_terms).sum(axis=1)
     product = abs(want.gamma_terms).sum(axis=1)
     bracket = dy + x * rstd * product
     sums = product, product / rstd, product * rstd, bracket, scale * bracket
     good = (np.stack([x, dy, rstd, scale, *sums]) < top).all(axis=0)
     if data == "float64":
-        good &= (rstd**2 < top) & (rstd**2 > 1 / wide(top))
+        good &= (rstd**2 < top) & (rstd**2 > 1 / top)
     return good
 
 
 def gradient_open(p: Any, data: str) -> Any:
     """Is rstd Inf while src is not its mean, or 0 while sums may overflow? Then orders differ."""
-    src, mean, dy = (a.astype(np.longdouble) for a in (p.src, p.mean, p.diff_dst))
-    far = abs(src - mean[:, None]).max(axis=1, initial=0)
-    sums = far * abs(dy).sum(axis=1)
+    far = abs(p.src - p.mean[:, None]).max(axis=1, initial=0)
+    sums = far * abs(p.diff_dst).sum(axis=1)
     rstd = rstd_of(p)
     return np.where(rstd == 0, sums >= tops(data), np.isinf(rstd) & (far > 0))
 
 
 def forward_holds(p: Any, want: Any, axis: int, data: str) -> Any:
     """Does nothing come near overflow, and what a variance loses to underflow not matter?"""
-    wide = np.longdouble
-    spread = want.variance + wide(p.epsilon)
-    x = abs(p.src.astype(wide)).max(axis=1, initial=0) + abs(want.mean)
+    spread = want.variance + p.epsilon
+    x = abs(p.src).max(axis=1, initial=0) + abs(want.mean)
     sizes = want.product_terms + want.shift_terms
     sizes = formulas.by_channel(sizes, axis).max(axis=1, initial=0)
     largest = np.stack([x, want.scale, sizes, spread])
@@ -161,11 +161,9 @@ def forward_holds(p: Any, want: Any, axis: int, data: str) -> Any:
 
 def second_holds(p: Any, want: Any, data: str) -> Any:
     """Does nothing overflow, and do neither products nor factors underflow?"""
-    wide = np.longdouble
-    top = wide(2.0**900 if data == "float64" else 2.0**126)
-    mean, gamma, ggg = (a.astype(wide)[:, None] for a in (p.mean, p.gamma, p.diff_diff_gamma))
-    x = abs(p.src.astype(wide) - mean)
-    dy, g = (abs(a.astype(wide)) for a in (p.diff_dst, p.diff_diff_src))
+    top = 2.0**900 if data == "float64" else 2.0**126
+    mean, gamma, ggg = (a[:, None] for a in (p.mean, p.gamma, p.diff_diff_gamma))
+    x, dy, g = abs(p.src - mean), abs(p.diff_dst), abs(p.diff_diff_src)
     r, m = rstd_of(p)[:, None], max(1, p.src.shape[1])
     scale, scale_ggg = abs(gamma) * r, abs(ggg) * r
     products = dy * x, g * x, dy * g

@@ -8,18 +8,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES, dtype_of
-from bn_ext.testing._cases import ARITHMETICS, LARGE, TENSORS, Case, Exact, as_words
+from bn_ext.testing._case import TENSORS, Case
+from bn_ext.testing._cases import LARGE, as_words
+from bn_ext.testing._exact import ARITHMETICS, Exact, exact as solved
 from bn_ext.testing._limits import arithmetic as number_of, distance, half_ulp
 from bn_ext.testing._script import program
 from bn_ext.testing._variations import Varied, contradicted, fitting, remains
 from bn_ext.testing._weaker import out_of_range
+from bn_ext.testing._wide import wide_of, widened
 
 #: A case's verdict is the first of these that one of its results has; the first four fail.
 VERDICTS = "crashed", "raised", "wrong", "weaker", "range", "not judged", "refused", "right"
@@ -201,7 +204,7 @@ class Report:
             lines.append(f"not the same bits in every call: {names}")
         if len(self.as_if) <= 3:  # more say nothing
             lines += [f"{'or ' * (k > 0)}as if {name}" for k, name in enumerate(self.as_if)]
-        return [*lines, self.summary] if cases else lines
+        return [*map(_core.escaped, lines), *[self.summary] * bool(cases)]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -262,7 +265,7 @@ def as_array(result: Any) -> Any:
     raise TypeError("it is neither a NumPy array nor a tensor, and has no DLPack")
 
 
-def called(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding:
+def call(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding:
     """What the function returned, by name; or what is wrong with the call."""
 
     def wrong(reason: str, verdict: str = "wrong") -> Finding:
@@ -296,7 +299,7 @@ def judged(
     case: Case, results: Mapping[str, Any], arithmetic: str = "float32", exact: Exact | None = None
 ) -> list[Finding]:
     """Compare the results of a case with the exact ones."""
-    exact, findings = case.exact() if exact is None else exact, []
+    exact, findings = solved(case) if exact is None else exact, []
     for name in [name for name in results if name in exact]:
         finding = compared(case, name, results[name], *exact[name], arithmetic)
         if finding.has_wrong_numbers and arithmetic != "double":
@@ -350,7 +353,7 @@ def compared(
     kinds = ["double", "float32", "any", case.data][: len(limits)]
     asked = min([*ARITHMETICS].index(arithmetic), len(kinds) - 1)
     with _core.DefaultMode():
-        got, finite = array.astype(np.longdouble), np.isfinite(right)
+        got, finite = widened(array, wide_of(case.data)), np.isfinite(right)
         says = ~(np.isinf(limits) & (~np.isinf(right) | np.isinf(limits[0])))
         number = number_of(case.data)
         if dtype.unit > DTYPES[case.data if name in TENSORS else number].unit:
@@ -361,7 +364,7 @@ def compared(
         alike |= np.isnan(got) & np.isinf(right) & np.isinf(limits)
         if name in ("mean", "running_mean"):  # of Inf: NaN or Inf
             alike |= ~np.isfinite(got) & ~finite
-        share = distance(got, right) / limits
+        share = np.asarray(distance(got, right) / limits, np.float64)
         share = np.where(np.isnan(share), np.inf, share)
         share = np.where(alike | ~says, 0, share)
         small = abs(right) < np.finfo(number).tiny
@@ -439,14 +442,14 @@ class Trial:
         expected = "a whole number, 1 or more"
         self.repeats = _core.as_index(self.repeats, "repeats", expected, 1)
 
-    def tried(self, case: Case) -> Report:
+    def try_case(self, case: Case) -> Report:
         """What the calls with a case show. If numbers are wrong, or a small case is right, with the
         variations that are left.
         """
         worst: dict[tuple[str, str], Finding] = {}
-        bits, exact, variations = set(), cache(case.exact), None
+        bits, exact, variations = set(), cache(partial(solved, case)), None
         for _ in range(self.repeats):
-            results = called(self.function, case)
+            results = call(self.function, case)
             findings = [
                 Finding(name, result, np.inf, reason="a later call overwrites it", verdict="wrong")
                 for name, result, array, before in self.returned
@@ -497,7 +500,7 @@ class Trial:
         case, share = self.smallest[result]
 
         def fails(case: Case) -> bool:
-            results = called(self.function, case)
+            results = call(self.function, case)
             return not isinstance(results, Finding) and any(
                 finding.has_wrong_numbers
                 and finding.result == result
@@ -513,7 +516,7 @@ def run(function: Callable[..., Any], cases: Iterable[Case], **options: Any) -> 
     trial = Trial(function, **options)
     report = Report(maker=trial.program)
     for case in with_progress(cases):
-        report.add(trial.tried(case))
+        report.add(trial.try_case(case))
     report.settle()
     return report
 

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 import bn_ext._core as _core
-from bn_ext.testing._cases import TENSORS, Case, as_set
+from bn_ext.testing._case import TENSORS, Case
+from bn_ext.testing._cases import as_set, random_case
+from bn_ext.testing._exact import exact
 
 #: What a search for a smaller program may take.
 SECONDS = 10
@@ -39,7 +41,9 @@ def program(
         values = {n: None if a is None else a.astype(np.float64) for n, a in change.items()}
         change_all = as_set(**values, epsilon=case.epsilon)
         with _core.DefaultMode():
-            made = case.kind.random(case.name, change["src"].shape, case.src.dtype, change_all)
+            made = random_case(
+                case.kind, case.name, change["src"].shape, case.src.dtype, change_all
+            )
         if not made.src.size or not is_wrong(made):
             return False
         smallest = made
@@ -97,7 +101,7 @@ def _simpler(array: Any) -> Iterator[Any]:
 
 def _text(function: Any, case: Case, result: str, load: str, stopped: str) -> str:
     """The program."""
-    right, bounds = case.exact()[result]
+    right, bounds = exact(case)[result]
     number = "float64" if case.data == "float64" else "float32"
     name = getattr(function, "__qualname__", "function")
     others = "import ml_dtypes\n" * (case.data == "bfloat16") + "import numpy as np"

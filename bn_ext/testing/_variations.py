@@ -10,47 +10,50 @@ import numpy as np
 import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing import _formulas as formulas, _limits as limits
-from bn_ext.testing._cases import FACTOR, OPERANDS, TENSORS, Case, Exact
+from bn_ext.testing._case import FACTOR, OPERANDS, TENSORS, Case
+from bn_ext.testing._exact import Exact, batch_statistics, judged_arrays, update, values
+from bn_ext.testing._wide import wide_of, widened
 
 Values = dict[str, Any]
 
 
 class Varied:
-    """A case whose right results can be had for other arguments, in long doubles."""
+    """A case whose right results can be had for other arguments."""
 
     def __init__(self, case: Case, exact: Exact) -> None:
-        self.case, arrays = case, case.judged_arrays()
+        self.case, arrays = case, judged_arrays(case)
         self.right = {name: right for name, (right, _) in exact.items()}
         kind = replace(case.kind, own_statistics=False)
         self.training = kind.operation == "training"
         if self.training:  # as an inference with the batch's statistics, which can be varied
             kind = replace(kind, operation="inference")
-            arrays = {**arrays, **case.batch_statistics()}
+            arrays = {**arrays, **batch_statistics(case)}
         self.arrays = {name: arrays[name] for name in OPERANDS[kind.operation]}
         self.base, self.channels = replace(case, kind=kind), case.src.shape[case.axis]
         self.m = case.src.size // self.channels
         gamma = self.arrays["gamma"]
         self.gamma = np.ones(self.channels) if gamma is None else gamma
-        self.variance = np.asarray(self.arrays["variance"]).astype(np.longdouble)
-        self.epsilon = np.longdouble(case.epsilon)
+        self.wide = wide_of(case.data)
+        self.variance = widened(self.arrays["variance"], self.wide)
+        self.epsilon = case.epsilon
         self.spread = self.variance + self.epsilon
 
     def results(self, *, kind: Any = None, **changes: Any) -> Values:
         """Those for other arrays, another epsilon, other by_name, or other fields of the Kind."""
         fields = {name: changes.pop(name) for name in ("epsilon", "by_name") if name in changes}
         arrays, kind = {**self.arrays, **changes}, replace(self.base.kind, **(kind or {}))
-        values = replace(self.base, kind=kind, arrays=arrays, **fields).values()
+        results = values(replace(self.base, kind=kind, arrays=arrays, **fields))
         if self.training:
-            values |= {name: np.asarray(arrays[name]) for name in ("mean", "variance")}
-            self.case.update(values)
-        return {name: values[name] for name in self.right if name in values}
+            results |= {name: arrays[name] for name in ("mean", "variance")}
+            update(self.case, results)
+        return {name: results[name] for name in self.right if name in results}
 
     def frozen(self, **arrays: Any) -> Values:
         """Those for constant statistics."""
         return self.results(kind={"is_training": False}, **arrays)
 
     def rows(self, array: Any) -> Any:
-        return formulas.by_channel(array, self.case.axis).astype(np.longdouble)
+        return widened(formulas.by_channel(array, self.case.axis), self.wide)
 
     def back(self, rows: Any) -> Any:
         return formulas.as_before(rows, self.case.src, self.case.axis)
@@ -70,8 +73,8 @@ class Varied:
 
     def scaled(self, spread: Any) -> Values:
         """For this in place of variance + epsilon."""
-        values = self.results(variance=spread, epsilon=0.0)
-        return {**values, **{n: self.right[n] for n in ("mean", "variance") if n in values}}
+        results = self.results(variance=spread, epsilon=0.0)
+        return {**results, **{n: self.right[n] for n in ("mean", "variance") if n in results}}
 
     def summed(self, end: int = 0, multiple: int = 1) -> Values:
         """Sums of the rows before `end`, or before the last multiple."""
@@ -105,7 +108,7 @@ class Varied:
 
         turned = np.moveaxis(src, case.axis, kind.axis)
         arrays, by_name = read(case.arrays, turned), read(case.by_name, turned)
-        return read(replace(case, kind=kind, arrays=arrays, by_name=by_name).values(), src)
+        return read(values(replace(case, kind=kind, arrays=arrays, by_name=by_name)), src)
 
     def swapped(self, one: str, other: str) -> Values:
         return {one: self.right[other], other: self.right[one]}
@@ -114,9 +117,9 @@ class Varied:
         """Of a double backward: variance = mean((src - stopped mean)**2)."""
         p = self.arrays
         dy, g, x = (self.rows(p[name]) for name in ("diff_dst", "diff_diff_src", "src"))
-        xc = x - np.asarray(p["mean"]).astype(np.longdouble)[:, None]
-        gone = ((dy * xc).mean(axis=1) * g.mean(axis=1) * self.spread**-1.5)[:, None]
-        gone = gone * self.gamma.astype(np.longdouble)[:, None]
+        xc = x - widened(p["mean"], self.wide)[:, None]
+        gone = (dy * xc).mean(axis=1) * g.mean(axis=1) / (self.spread * np.sqrt(self.spread))
+        gone = (gone * self.gamma)[:, None]
         return {"diff_src": self.right["diff_src"] - self.back(gone)}
 
 
@@ -167,9 +170,9 @@ VARIATIONS: dict[str, tuple[tuple[str, ...], Callable[[Varied], Values]]] = {
         "diff_gamma": v.right["diff_gamma"] * np.sqrt(v.spread)}),
     "diff_gamma and diff_beta are divided by n": (_GRADIENT, lambda v: {
         n: v.right[n] / v.m for n in ("diff_gamma", "diff_beta")}),
-    "momentum is the other convention": (_FORWARD[:1], lambda v: v.case.update(
-        {**v.right}, factor=1 - FACTOR)),
-    "given statistics are ignored": (_GIVEN, lambda v: v.results(**v.case.batch_statistics())),
+    "momentum is the other convention": (_FORWARD[:1], lambda v: update(
+        v.case, {**v.right}, factor=1 - FACTOR)),
+    "given statistics are ignored": (_GIVEN, lambda v: v.results(**batch_statistics(v.case))),
     "the ReLU is missing": (_ALL[:3], lambda v: v.results(kind={"relu": False}, by_name={
         n: np.ones_like(a) if n == "dst" else a for n, a in v.case.by_name.items()})),
     "layouts are confused": (_ALL, Varied.turned),
@@ -206,23 +209,23 @@ def _changed(varied: Varied, name: str) -> Values:
 
 
 def _fits(varied: Varied, name: str, exact: Exact, results: Values, at: Any) -> bool:
-    values = {**varied.right, **_changed(varied, name)}
+    changed = {**varied.right, **_changed(varied, name)}
     result, element = at
     right, bounds = exact[result]
-    if not abs(values[result][element] - right[element]) > bounds[0][element]:
+    if not abs(changed[result][element] - right[element]) > bounds[0][element]:
         return False
     for result, got in results.items():
         right, bounds = exact[result]
         if got.shape != right.shape:
             return False
-        want, finite = values[result], np.isfinite(right)
+        want, finite = changed[result], np.isfinite(right)
         finite &= np.isfinite(want) & np.isfinite(bounds[1])
         kinds = str(got.dtype), limits.arithmetic(varied.case.data)
         unit = max(limits.unit(kind) for kind in kinds if kind in DTYPES)
         sizes = [abs(np.where(finite, a, 0)).max(initial=0) for a in (want, right)]
         growth = max(1, sizes[0] / sizes[1] if sizes[1] else 1)
         room = 2 * bounds[1] * growth + 16 * unit * abs(want)
-        if (finite & ~(abs(got.astype(np.longdouble) - want) <= room)).any():
+        if (finite & ~(abs(widened(got, varied.wide) - want) <= room)).any():
             return False
     return True
 

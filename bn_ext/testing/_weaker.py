@@ -11,6 +11,7 @@ import numpy as np
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing import _formulas as formulas
 from bn_ext.testing._limits import rstd_of
+from bn_ext.testing._wide import wide_of
 
 #: Roundings on a path to a result: those of rstd, from variance + epsilon; and, a sum's terms
 #: aside, all others.
@@ -44,10 +45,9 @@ def start(p: Any, number: str, *, folded: bool, from_batch: bool, exact: bool = 
     unless `from_batch`, given. Exact: in each channel sums of the data, and of products of two,
     are, or few rows count.
     """
-    wide = np.longdouble
-    u, info = wide(DTYPES[number].unit), np.finfo(number)
-    least, top = wide(info.tiny), wide(info.max)
-    x, mean, variance = p.src.astype(wide), *(a.astype(wide)[:, None] for a in (p.mean, p.variance))
+    u, info = DTYPES[number].unit, np.finfo(number)
+    least, top = wide_of(number)(info.tiny), float(info.max)
+    x, mean, variance = p.src, p.mean[:, None], p.variance[:, None]
     m = max(1, x.shape[1])
     n = u * (m + np.log2(m) + PATH)
     total = products = n / (1 - n) if n < 1 else np.inf
@@ -64,7 +64,7 @@ def start(p: Any, number: str, *, folded: bool, from_batch: bool, exact: bool = 
         size = abs(x).sum(axis=1, keepdims=True) / m
         of_mean = np.where(m * size < top, of_src * size + least, np.inf)
         # Of a few equal numbers of few bits, each order of summation has the exact mean.
-        first = x.max(axis=1, keepdims=True, initial=-np.inf)
+        first = x.max(axis=1, initial=-np.inf)[:, None]
         most = (2 * m - 1) * first
         few = (x == first).all(axis=1, keepdims=True) & (most.astype(number) == most)
         of_mean = np.where(few & (m & (m - 1) == 0), 0, of_mean)
@@ -74,7 +74,7 @@ def start(p: Any, number: str, *, folded: bool, from_batch: bool, exact: bool = 
         # A running mean is off when it is subtracted, and so is the squared one.
         of_variance += 2 * off * abs(mean) if folded else 4 * of_src * size * np.sqrt(variance)
         of_variance = np.where(m * squares * (1 + total) < top, of_variance, np.inf)
-    lost = (of_variance + least) / (variance + wide(p.epsilon))
+    lost = np.asarray((of_variance + least) / (variance + p.epsilon), np.float64)
     rstd = np.where(lost < 1, np.expm1(np.log1p(-np.where(lost < 1, lost, 0)) / -2), np.inf)
     rstd = (1 + rstd) * (1 + RSTD * u) - 1
     open_ = ((lost >= 1) & (far + off > 0)).any(axis=1)
@@ -83,12 +83,11 @@ def start(p: Any, number: str, *, folded: bool, from_batch: bool, exact: bool = 
 
 def out_of_range(p: Any, number: str) -> Any:
     """(C,), of operands: does a product of some formula, but no result, overflow or underflow?"""
-    wide, info = np.longdouble, np.finfo(number)
-    x, mean = p.src.astype(wide), abs(p.mean.astype(wide))
-    far, most = (abs(a).max(axis=1, initial=0) for a in (x - p.mean.astype(wide)[:, None], x))
-    rstd, scale, m = rstd_of(p), abs(p.gamma.astype(wide)), max(1, x.shape[1])
+    info, x, mean = np.finfo(number), p.src, abs(p.mean)
+    far, most = (abs(a).max(axis=1, initial=0) for a in (x - p.mean[:, None], x))
+    rstd, scale, m = rstd_of(p), abs(p.gamma), max(1, x.shape[1])
     names = [name for name in ("diff_dst", "diff_diff_src") if hasattr(p, name)]
-    factors = [abs(getattr(p, name).astype(wide)).max(axis=1, initial=0) for name in names]
+    factors = [abs(getattr(p, name)).max(axis=1, initial=0) for name in names]
     if factors:
         factors += [factors[0] * factors[-1]] * (len(factors) > 1)
         sums = [a * far * m * b for a in factors for b in (1, scale)]
@@ -103,8 +102,8 @@ def out_of_range(p: Any, number: str) -> Any:
 
 def forward_bounds(start: Start, p: Any, src_1: Any) -> dict[str, Any]:
     """Bounds of a forward pass; dst is (C, M)."""
-    gamma, beta = (abs(a.astype(np.longdouble))[:, None] for a in (p.gamma, p.beta))
-    xc = abs(p.src.astype(np.longdouble) - p.mean.astype(np.longdouble)[:, None])
+    gamma, beta = (abs(a)[:, None] for a in (p.gamma, p.beta))
+    xc = abs(p.src - p.mean[:, None])
     scale, u = gamma * rstd_of(p)[:, None], PATH // 2 * start.unit
     error = start.rstd * xc + (1 + start.rstd) * (start.off + u * (start.far + start.off))
     dst = scale * error + u * (beta + abs(src_1))
@@ -135,18 +134,18 @@ def gradient_bounds(
         return formulas.as_before(rows, want.diff_src, axis)
 
     diff_src = PATH * start.least * want.diff_src_tiny
-    gone = abs(p.gamma.astype(np.longdouble)) < start.least
+    gone = abs(p.gamma) < start.least
     diff_src = diff_src + back(gone[:, None]) * want.diff_src_terms
     if is_training:
         sums = want.diff_src_sums
         diff_src = diff_src + back(start.grown(PATH * start.unit, 3)) * want.diff_src_terms
         diff_src += back(start.grown(start.of_products, 3)) * sums + (sums - near.diff_src_sums)
-        scale = abs(p.gamma.astype(np.longdouble))[:, None] * rstd
+        scale = abs(p.gamma)[:, None] * rstd
         missing = scale * start.far * rstd * lost / m
         diff_src += back(np.where(np.isinf(diff_gamma), np.inf, missing))
         # sum(src - mean) is 0 for the exact mean. Forms that have it as a term, as what is derived
         # node by node, add up what a mean that was rounded leaves, and what they round in it.
-        x, mean = p.src.astype(np.longdouble), p.mean.astype(np.longdouble)[:, None]
+        x, mean = p.src, p.mean[:, None]
         left = np.minimum(abs((x - mean).sum(axis=1, keepdims=True)) / m, start.unit * abs(mean))
         left = left + start.of_products * abs(x - mean).sum(axis=1, keepdims=True) / m
         diff_src += back(scale * rstd * left * terms / m)

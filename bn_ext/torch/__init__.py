@@ -3,7 +3,8 @@
 The extra ``torch`` installs what this module needs. ``import bn_ext`` does not import it.
 """
 
-from typing import Any
+import warnings
+from typing import Any, TypeVar
 
 import bn_ext._core as _core
 from bn_ext._runtime import missing
@@ -27,6 +28,8 @@ __all__ = [
     "convert",
 ]
 __dir__ = __all__.copy
+
+_Model = TypeVar("_Model", bound=nn.Module)
 
 
 def batch_norm(
@@ -146,8 +149,21 @@ class _BatchNorm:
     #: `fused` is False if torch's functions compute what the layer fuses: after `convert` to torch.
     relu, fused = False, True
 
-    def __init__(self, *arguments: Any, relu: bool = False, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+        relu: bool = False,
+    ) -> None:
+        shared: Any = num_features, eps, momentum, affine, track_running_stats, device, dtype
+        super().__init__(*shared, bias=bias)  # type: ignore[call-arg]
         self.relu = _core.as_flag(relu, "relu")
 
     def forward(self: Any, input: Tensor, src_1: Tensor | None = None) -> Tensor:
@@ -186,7 +202,7 @@ class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
 
     Parameters
     ----------
-    *arguments, **options
+    num_features, eps, momentum, affine, track_running_stats, device, dtype, bias
         As for torch's layer.
     relu : bool, optional
         Whether negative results become zeros.
@@ -219,7 +235,7 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
 
     Parameters
     ----------
-    num_features, eps, momentum, affine, track_running_stats, process_group, device, dtype
+    num_features, eps, momentum, affine, track_running_stats, process_group, device, dtype, bias
         As for torch's layer.
     relu : bool, optional
         Whether negative results become zeros.
@@ -263,12 +279,15 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         affine: bool = True,
         track_running_stats: bool = True,
         process_group: Any = None,
-        *arguments: Any,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+        relu: bool = False,
         whole_gradients: bool = False,
-        **options: Any,
     ) -> None:
-        shared = num_features, eps, momentum, affine, track_running_stats
-        super().__init__(*shared, *arguments, **options)
+        shared: Any = num_features, eps, momentum, affine, track_running_stats, device, dtype
+        super().__init__(*shared, bias=bias, relu=relu)
         self.process_group = process_group
         self.whole_gradients = _core.as_flag(whole_gradients, "whole_gradients")
 
@@ -289,16 +308,33 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         return name, self.whole_gradients
 
     @staticmethod
-    def convert_sync_batchnorm(module: nn.Module, process_group: Any = None) -> nn.Module:
-        """Turn all batch normalizations of a model into layers of this class, as `convert` does.
+    def convert_sync_batchnorm(module: _Model, process_group: Any = None) -> _Model:
+        """Turn a model's batch normalizations into layers of this class.
 
-        ``process_group`` is as for this class; the result is the module itself.
+        It turns what `convert` does: not subclasses, nor lazy and parametrized layers, which go on
+        to normalize with the samples of their own process. A warning names them. ``process_group``
+        is as for this class; the result is the module itself.
         """
-        for layer in convert(module).modules():
-            if isinstance(layer, (BatchNorm1d, BatchNorm2d, BatchNorm3d)):
-                kind = next(kind for kind in type(layer).__mro__ if kind in _TORCH_CLASS)
-                layer.__dict__.setdefault("_kind", kind)  # for `convert`
-                layer.__class__, layer.process_group = SyncBatchNorm, process_group
+        layers: list[tuple[str, Any]] = [*module.named_modules()]
+        alone = [(name, layer) for name, layer in layers if _own_class(layer) in _ALONE]
+        _check_free(alone, "process_group", "whole_gradients")
+        convert(module)
+        for _, layer in alone:
+            layer.__dict__.setdefault("_kind", type(layer))  # for `convert`
+            layer.__class__, layer.process_group = SyncBatchNorm, process_group
+        left = [
+            f"{name!r} ({type(layer).__name__})"
+            for name, layer in layers
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm)
+            and not isinstance(layer, SyncBatchNorm)
+        ]
+        if left:
+            warnings.warn(
+                f"convert_sync_batchnorm: left {', '.join(left)} as they are, since it turns "
+                "neither subclasses nor lazy and parametrized layers; they normalize with the "
+                "samples of their own process",
+                stacklevel=2,
+            )
         return module
 
 
@@ -310,9 +346,30 @@ _TORCH_CLASS: dict[type, Any] = {
     SyncBatchNorm: nn.SyncBatchNorm,
 }
 _OWN_CLASS = {torch_class: own for own, torch_class in _TORCH_CLASS.items()}
+#: Those that normalize with the samples of one process.
+_ALONE = BatchNorm1d, BatchNorm2d, BatchNorm3d
 
 
-def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
+def _own_class(layer: nn.Module) -> type | None:
+    """The class of ours that a layer of exactly this class has, or would have."""
+    kind = type(layer)
+    return kind if kind in _TORCH_CLASS else _OWN_CLASS.get(kind)
+
+
+def _check_free(layers: list[tuple[str, Any]], *names: str) -> None:
+    """Refuse layers that have something else under these names, which are to be set."""
+    for path, layer in layers:
+        for name in names:
+            kept = vars(layer), layer._modules, layer._parameters, layer._buffers
+            for value in (each[name] for each in kept if name in each):
+                if value is not False:  # what an earlier conversion has left
+                    raise ValueError(
+                        f"module: expected layers without {name}, which bn_ext's layers have, got "
+                        f"{path!r} with {type(value).__name__}"
+                    )
+
+
+def convert(module: _Model, *, back: bool = False) -> _Model:
     """Turn a model's batch normalization layers into bn_ext's, or back into torch's.
 
     Parameters
@@ -330,6 +387,11 @@ def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
     torch.nn.Module
         The module itself.
 
+    Raises
+    ------
+    ValueError
+        If a layer has something of its own called relu. The model has not been changed.
+
     Examples
     --------
     >>> import torch, bn_ext.torch
@@ -340,6 +402,9 @@ def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
     'torch.nn.modules.batchnorm'
     """
     layers: list[Any] = [*module.modules()]
+    if not back:
+        of_torch = [each for each in module.named_modules() if type(each[1]) in _OWN_CLASS]
+        _check_free(of_torch, "relu")
     for layer in layers:
         kind = type(layer)
         if not back:

@@ -26,7 +26,7 @@ static int sort_moving(const bn_view *view, int moving[BN_MAX_AXES]) {
 static void add_axis(bn_axes *axes, int axis, int channel_axis) {
     if (axis == channel_axis)
         axes->channel = axes->n;
-    axes->axis[axes->n++] = axis;
+    axes->axis[axes->n++] = (signed char)axis;
 }
 
 void bn_axes_of(const bn_view *src, int channel_axis, bn_axes *axes) {

@@ -113,9 +113,9 @@ static inline size_t bytes_apart(ptrdiff_t stride) {
 
 /* The order of a view's axes: positions, the channel axis, then the axes of a run (axes.h). */
 typedef struct {
-    int n;                 /* axes longer than 1 */
-    int axis[BN_MAX_AXES]; /* slowest first */
-    int channel;           /* index of the channel axis in `axis`, or -1 if it is dropped */
+    int n;                         /* axes longer than 1 */
+    signed char axis[BN_MAX_AXES]; /* slowest first */
+    int channel;                   /* index of the channel axis in `axis`, or -1 if it is dropped */
 } bn_axes;
 
 /* Two sizes decide what a problem's memory must be, and in which order it is summed (order.c).

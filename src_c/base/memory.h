@@ -13,6 +13,8 @@
 static inline void *lay_out(char *memory, size_t *used, int64_t count, int64_t bytes) {
     const size_t at = *used, lines = LINE_BYTES - 1;
     size_t all;
+    if (count == 0)
+        return memory ? memory + at : NULL;
     if (__builtin_mul_overflow((size_t)count, (size_t)bytes, &all) ||
         __builtin_add_overflow(all, lines, &all) ||
         __builtin_add_overflow(at, all & ~lines, used) || *used > PTRDIFF_MAX)

@@ -47,7 +47,7 @@ static int boxes_of_strands(const bn_task *t, int64_t positions, int64_t cols,
                             bn_box box[BN_BOXES]) {
     const int64_t rows = t->chunk.positions / positions, length = ceil_div(rows, BN_ROWS);
     const int64_t strands = ceil_div(rows, length), last = rows - (strands - 1) * length;
-    *box = bn_first_row(t, cols);
+    bn_set_first_row(box, t, cols);
     box->rows = (int)strands;
     box->repeats = last;
     for (int o = 0; o < BN_OPERANDS; o++) {
@@ -62,7 +62,7 @@ static int boxes_of_strands(const bn_task *t, int64_t positions, int64_t cols,
 static int boxes_of_stretches(const bn_task *t, bn_box box[BN_BOXES]) {
     const bn_call *call = t->plan->call;
     const int64_t stretch = call->order.stretch, block = BN_ROWS * stretch, n = t->chunk.n;
-    *box = bn_first_row(t, n);
+    bn_set_first_row(box, t, n);
     if (n < block)
         return 1;
     box->rows = BN_ROWS;
@@ -123,13 +123,15 @@ typedef void sum_of_rows(const bn_task *t, int64_t positions);
 
 /* The last row may have fewer than `each` positions. */
 static void sum_all_rows(const bn_task *t, int64_t each, sum_of_rows *sum) {
-    bn_task left = *t;
-    left.chunk.positions = t->chunk.positions % each;
-    bn_move(&left.at, t->next_position, t->chunk.positions - left.chunk.positions);
+    const int64_t rest = t->chunk.positions % each;
     if (t->chunk.positions >= each)
         sum(t, each);
-    if (left.chunk.positions > 0)
-        sum(&left, left.chunk.positions);
+    if (rest > 0) {
+        bn_task last = *t;
+        last.chunk.positions = rest;
+        bn_move(&last.at, t->next_position, t->chunk.positions - rest);
+        sum(&last, rest);
+    }
 }
 
 /* If a row's positions are spaced, each is summed by itself, but group by group, so that what is
@@ -166,7 +168,8 @@ static void sum_by_columns(const bn_task *t, const bn_sums *to) {
 static void sum_rows_exactly(const bn_task *t, int64_t positions) {
     const bn_problem *p = t->plan->call->problem;
     const bool by_runs = t->plan->tiles.by_runs[SUM];
-    bn_box box = bn_first_row(t, by_runs ? t->chunk.n : t->chunk.channels * positions * p->run);
+    bn_box box;
+    bn_set_first_row(&box, t, by_runs ? t->chunk.n : t->chunk.channels * positions * p->run);
     box.rows = (int)(t->chunk.positions / positions);
     box.channels = by_runs ? t->chunk.channels : 1;
     for (int o = 0; o < BN_OPERANDS; o++)

@@ -30,11 +30,10 @@ static inline bn_place bn_place_of(const bn_problem *p, int64_t position) {
     return at;
 }
 
-/* A box of one row, where the task's chunk begins. */
-static inline bn_box bn_first_row(const bn_task *t, int64_t cols) {
-    bn_box box = {.at = t->at, .repeats = 1, .channels = 1, .rows = 1, .cols = cols};
-    memcpy(box.next_channel, t->next_channel, sizeof box.next_channel);
-    return box;
+/* Set a box to one row, where the task's chunk begins. */
+static inline void bn_set_first_row(bn_box *box, const bn_task *t, int64_t cols) {
+    *box = (bn_box){.at = t->at, .repeats = 1, .channels = 1, .rows = 1, .cols = cols};
+    memcpy(box->next_channel, t->next_channel, sizeof box->next_channel);
 }
 
 /* Sum the task's chunk, to the chunk's own sums. */

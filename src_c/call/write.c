@@ -45,7 +45,8 @@ void bn_write(const bn_task *t) {
     const bn_call *call = plan->call;
     const bool by_runs = plan->tiles.by_runs[WRITE];
     const int64_t n = t->chunk.positions, columns = t->chunk.channels * call->problem->run;
-    bn_box box = bn_first_row(t, by_runs ? t->chunk.n : columns);
+    bn_box box;
+    bn_set_first_row(&box, t, by_runs ? t->chunk.n : columns);
     box.nontemporal = plan->writing.nontemporal;
     memcpy(box.next_repeat, t->next_position, sizeof box.next_repeat);
     if (by_runs)

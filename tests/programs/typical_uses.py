@@ -6,6 +6,7 @@ test_typing.py also runs this file, and each of the wrong calls.
 """
 
 import array
+import copy
 import ctypes
 import functools
 import operator
@@ -148,6 +149,14 @@ layer.backward(x32)
 for parameter, gradient in zip(layer.parameters, layer.gradients, strict=True):
     parameter -= 0.1 * gradient
 assert_type(layer.eval().freeze().train(False), bn_ext.BatchNorm)
+
+
+class WithName(bn_ext.BatchNorm):
+    name = "first"
+
+
+assert_type(WithName(3).eval().freeze().train(False).name, str)
+assert_type(copy.copy(WithName(3)), WithName)
 assert_type(layer.forward(x32, src_1=x32), NDArray[Any])
 layer.load_state_dict(layer.state_dict())
 

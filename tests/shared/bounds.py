@@ -20,6 +20,7 @@ from bn_ext.testing._limits import (
     statistics_bounds,
     unit,
 )
+from bn_ext.testing._wide import wide_of
 
 #: How many times as large MEAN is for n merged parts, and VARIANCE before 2n is added. A merge
 #: rounds the step from the larger part's mean, up to five times. Over all parts, with M elements,
@@ -40,8 +41,9 @@ class Error(NamedTuple):
 
     def share(self):
         """The error beyond half an ulp, as a share of its bound."""
-        beyond = np.maximum(self.off - self.half_ulp, 0)
-        return np.divide(beyond, self.bound, out=np.zeros_like(beyond), where=self.bound > 0)
+        beyond, has_bound = np.maximum(self.off - self.half_ulp, 0), self.bound > 0
+        share = np.where(has_bound, beyond, 0) / np.where(has_bound, self.bound, 1)
+        return np.asarray(share, np.float64)
 
 
 def error_of(got, exact, bound, kind):
@@ -56,7 +58,7 @@ def short(data):
 
 def of_parts(want, data, parts, **options):
     """The bounds of a gradient; partial sums of float64 data were added up in float64."""
-    u = np.longdouble(unit("float64")) * (parts - 1) * (data == "float64")
+    u = unit("float64") * (parts - 1) * (data == "float64")
     sums = (abs(terms).sum(axis=1) for terms in (want.gamma_terms, want.beta_terms))
     sums = zip(("diff_src", "diff_gamma", "diff_beta"), (want.diff_src_sums, *sums), strict=True)
     bounds = gradient_bounds(want, data, **options)
@@ -67,8 +69,8 @@ def merged_bounds(want, data, parts):
     """Those of a batch's mean and variance."""
     if parts == 1:
         return statistics_bounds(want, data)
-    u, lost = np.longdouble(unit(arithmetic(data))), UNDERFLOW * parts * smallest(data)
-    low = np.longdouble(u * u if data == "float64" else 2.0**-53) * abs(want.mean) * parts
+    u, lost = unit(arithmetic(data)), UNDERFLOW * parts * smallest(data)
+    low = (u * u if data == "float64" else 2.0**-53) * abs(want.mean) * parts
     variance = (MERGED_VARIANCE * VARIANCE + 2 * parts) * u * want.variance
     return {
         "mean": MERGED_MEAN * MEAN * u * want.deviation + 2 * low + lost,
@@ -124,12 +126,12 @@ def second_errors(results, want, data, vector):
 
 
 def reference_of(problem, is_training=True):
-    """The reference's gradients of a problem, in the widest float there is."""
+    """The reference's gradients of a problem."""
     return problem.run(
         reference.batch_norm_backward,
         axis=problem.axis,
         is_training=is_training,
-        wide=np.longdouble,
+        wide=wide_of(problem.src.dtype.name),
     )
 
 

@@ -16,6 +16,7 @@ from cases import FORMATS, INPUTS, dtype
 import bn_ext
 from bn_ext.testing import _formulas as reference, _limits as limits
 from bn_ext.testing._limits import arithmetic, unit
+from bn_ext.testing._wide import wide_of
 
 #: form: (data_format, leading axes, trailing axes, channels); the axes depend on the itemsize.
 #: Each column has at least a group of eight blocks of four rows, if its form allows that.
@@ -180,9 +181,9 @@ def limit(name):
 
 def fits(p, want, data, vector):
     """(C,): True where the gradient's bounds are promised, as nothing comes near overflow."""
-    m, scale = p.src.shape[1], abs(p.gamma.astype(np.longdouble)) * limits.rstd_of(p)
+    m, scale = p.src.shape[1], abs(p.gamma.astype(np.float64)) * limits.rstd_of(p)
     dy, product = (abs(a).sum(axis=1) for a in (want.beta_terms, want.gamma_terms))
-    x = abs(p.src.astype(np.longdouble)).max(axis=1) + abs(p.mean.astype(np.longdouble))
+    x = abs(p.src.astype(np.float64)).max(axis=1) + abs(p.mean.astype(np.float64))
     bracket = dy + x * limits.rstd_of(p) * product
     good = limits.gradient_holds(p, want, data)
     for values, name in (
@@ -213,7 +214,9 @@ def computed(p, form, names, function, wanted, **options):
     """What the reference and the function return for these arrays of a population."""
     arguments, data_format = p.laid_out(form, names), FORMS[form][0]
     options = {"epsilon": p.epsilon, **options}
-    want = wanted(*arguments, axis=FORMATS[data_format], wide=np.longdouble, **options)
+    options["wide"] = wide_of(arguments[0].dtype.name)
+    want = wanted(*arguments, axis=FORMATS[data_format], **options)
+    del options["wide"]
     return want, function(*arguments, data_format=data_format, **options)
 
 

@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
-from bn_ext.testing._cases import RECIPES, Case, Kind, standard_cases
-from bn_ext.testing._report import called, judged
+from bn_ext.testing import _cases, _report
+from bn_ext.testing._case import Kind
+from bn_ext.testing._cases import RECIPES, random_case as make, standard_cases
+from bn_ext.testing._exact import exact as solve
+from bn_ext.testing._report import call, judged
+from bn_ext.testing._wide import Wide
 
 KINDS = {
     "training": Kind("training"),
@@ -18,7 +22,6 @@ KINDS = {
 #: By all that makes a case. At most MOST are kept, which takes 400 MB.
 CASES: dict = {}
 MOST = 600
-make, solve = Kind.random, Case.exact
 
 
 def made(kind, name, shape, dtype, change=None):
@@ -39,9 +42,14 @@ def solved(case):
         return solve(case)
     if not known:
         known |= solve(case)
-        for array in (a for pair in known.values() for a in pair if isinstance(a, np.ndarray)):
+        for array in (a for pair in known.values() for a in pair if not isinstance(a, Wide)):
             array.flags.writeable = False
     return known
+
+
+def long_double(array):
+    """Of what is right, or of limits."""
+    return np.asarray(array, np.longdouble)
 
 
 def case_of(kind, name, data="float32"):
@@ -51,7 +59,7 @@ def case_of(kind, name, data="float32"):
 def is_wrong(function, cases):
     """Is a result of a case wrong? Vectors are judged first: tensors take long."""
     for case in cases:
-        results = called(function, case)
+        results = call(function, case)
         for name in sorted(results, key=lambda name: np.ndim(results[name])):
             if judged(case, {name: results[name]})[0].verdict == "wrong":
                 return True
@@ -60,5 +68,5 @@ def is_wrong(function, cases):
 
 @pytest.fixture(autouse=True)
 def _remembered(monkeypatch):
-    monkeypatch.setattr(Kind, "random", made)
-    monkeypatch.setattr(Case, "exact", solved)
+    monkeypatch.setattr(_cases, "random_case", made)
+    monkeypatch.setattr(_report, "solved", solved)
