@@ -18,6 +18,7 @@ import tarfile
 import tomllib
 from pathlib import Path
 
+import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -71,13 +72,18 @@ class BuildExt(build_ext):
 
     def link(self, ext, path, units, database=None):
         """Compile units and what Cython has made, and link them to `path`."""
-        # Only Cython's unit needs Python's headers.
-        unit = build_c.cython_unit(ext.name, ext.sources[0], self.compiler.include_dirs)
+        made_in = Path(self.build_temp)
+        # Only Cython's unit needs headers of Python and NumPy. NumPy's are copied, because pip builds in
+        # an environment of another name each time, which would compile the unit again.
+        headers = made_in / "numpy"
+        shutil.copytree(numpy.get_include(), headers, dirs_exist_ok=True)
+        folders = [*self.compiler.include_dirs, headers]
+        unit = build_c.cython_unit(ext.name, ext.sources[0], folders)
         compiler, linker = self.commands()
         # The user's CFLAGS are in both.
         compiler, linker = build_c.usable([*compiler, *HARDENED]), build_c.harmless(linker)
         openmp = build_c.find_openmp(tuple(compiler), linker=tuple(linker))
-        flags, made_in = ["-g0"] if STRIP else [], Path(self.build_temp)
+        flags = ["-g0"] if STRIP else []
         objects = build_c.compile_units([*units, unit], made_in, compiler, flags, openmp, database)
         flags = [*build_c.LINK, *openmp.linker, *ext.extra_link_args]
         if build_c.SYSTEM == "win":

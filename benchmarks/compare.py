@@ -1,18 +1,24 @@
-"""The times of two revisions, row by row; `.ci/run compare REV` builds both and runs this.
+"""The times of two revisions, row by row, and the instructions of small calls.
+
+`.ci/run compare REV` builds both and runs this.
 
     python -m benchmarks.compare PYTHON PYTHON [word ...]
 
 Each PYTHON is that of an environment with bn_ext, the first the earlier one. Both have a process
 for the whole run, which makes a row's call when its turn comes; never do both run. A row's ratio is
 that of the shortest times of many. One that looks slower is measured again, because other programs
-can slow down one side alone, and the least ratio counts. Words choose rows: those with all of them.
-This process imports nothing of bn_ext, and the others only what users have.
+can slow down one side alone, and the least ratio counts. Instructions are counted by valgrind's
+callgrind, which is exact on a busy machine, too. Words choose rows: those with all of them. This
+process imports nothing of bn_ext, and the others only what users have.
 """
 
 import argparse
 import json
+import os
+import re
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import ExitStack
 from itertools import product
@@ -27,6 +33,15 @@ FAILS = 1.10
 #: making operands and for measuring again.
 ROUNDS, LONGEST, KEPT = 7, 0.02, 0.5
 MIDDLE, LARGE = (8, 64, 28, 28), (50, 256, 14, 14)
+#: A small call that takes more than so many times the instructions fails the comparison.
+FAILS_INSTRUCTIONS = 1.02
+#: Of this file, where bn_ext is an environment's: the path's last folder is that of benchmarks.
+IMPORT = (
+    f"import sys; sys.path.append({str(Path(__file__).resolve().parent.parent)!r}); "
+    "from benchmarks.compare"
+)
+#: Calls that are not counted, and calls that are.
+WARM, COUNTED = 200, 500
 
 
 def rows():
@@ -56,6 +71,17 @@ def rows():
     return chosen
 
 
+def counted_rows():
+    """The same for rows whose instructions are counted: small float32 calls on one thread."""
+    return {
+        f"instructions {op} float32 {'x'.join(map(str, shape))}": {
+            "op": op, "shape": shape, "layout": "NXC", "dtype": "float32", "threads": 1,
+            "with_out": False,
+        }
+        for shape, op in product([(1, 8), (32, 128)], ("backward", "training", "inference"))
+    }  # fmt: skip
+
+
 # ---- in the process of a revision --------------------------------------------------------
 
 
@@ -80,15 +106,45 @@ def work():
         print(json.dumps([] if isinstance(asked, dict) else batch(call, asked)), flush=True)
 
 
+def count(given):
+    """Make the calls of each row. At getppid, which nothing else calls, callgrind counts anew."""
+    for row in json.loads(given):
+        call = prepared(**row)
+        for calls in (WARM, COUNTED):
+            for _ in range(calls):
+                call()
+            os.getppid()
+
+
 # ---- in the process that compares --------------------------------------------------------
+
+
+def instructions(python, counted):
+    """Of one call of each row, in the environment of `python`."""
+    code = f"{IMPORT} import count; count(sys.argv[1])"
+    # The places of names in dictionaries depend on their hashes.
+    variables = {**os.environ, "PYTHONHASHSEED": "0"}
+    with tempfile.TemporaryDirectory() as folder:
+        options = [
+            "--tool=callgrind",
+            "--dump-before=getppid",
+            f"--callgrind-out-file={folder}/out",
+        ]
+        command = ["valgrind", *options, python, "-P", "-c", code, json.dumps([*counted.values()])]
+        subprocess.run(command, env=variables, check=True, capture_output=True)
+        counts = [
+            int(re.search(r"^totals: (\d+)", path.read_text(), re.MULTILINE)[1])
+            for path in sorted(Path(folder).glob("out.*"), key=lambda path: int(path.suffix[1:]))
+        ]
+    # Two for each row: until its first counted call, and of the calls that are counted.
+    return dict(zip(counted, (n / COUNTED for n in counts[1::2]), strict=True))
 
 
 class Side:
     """A revision in a process of its own, which waits between its turns."""
 
     def __init__(self, python, stack):
-        root = str(Path(__file__).resolve().parent.parent)  # last: bn_ext is the environment's
-        code = f"import sys; sys.path.append({root!r}); from benchmarks.compare import work; work()"
+        code = f"{IMPORT} import work; work()"
         self.process = stack.enter_context(subprocess.Popen(
             [python, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             bufsize=1,
@@ -157,20 +213,32 @@ def main(arguments=None):
         "--seconds", type=float, default=300, help="for all rows (default: %(default)s)"
     )
     options = parser.parse_intermixed_args(arguments)
-    chosen = {t: row for t, row in rows().items() if all(word in t for word in options.words)}
-    if not chosen:
+
+    def chosen_of(every):
+        return {t: row for t, row in every.items() if all(word in t for word in options.words)}
+
+    chosen, counted = chosen_of(rows()), chosen_of(counted_rows())
+    if not chosen and not counted:
         parser.error(f"no row has {' '.join(options.words)}, such as: {next(iter(rows()))}")
-    seconds = min((1 - KEPT) * options.seconds / len(chosen) / ROUNDS / 2, LONGEST)
+    seconds = min((1 - KEPT) * options.seconds / (len(chosen) or 1) / ROUNDS / 2, LONGEST)
     deadline = time.monotonic() + options.seconds
     ratios, spread = {}, []
     with ExitStack() as stack:
-        sides = [Side(python, stack) for python in options.pythons]
+        sides = [Side(python, stack) for python in options.pythons if chosen]
         for title, row in chosen.items():
             ratios[title], ratio = compared(sides, row, seconds, deadline)
             spread.append(ratio)
-    print(*table(ratios), sep="\n")
-    print(end=busy(spread), file=sys.stderr)
-    return int(any(ratio > FAILS for ratio in ratios.values()))
+    if chosen:
+        print(*table(ratios), sep="\n")
+        print(end=busy(spread), file=sys.stderr)
+    fails = any(ratio > FAILS for ratio in ratios.values())
+    if counted:
+        before, after = (instructions(python, counted) for python in options.pythons)
+        for title in counted:
+            ratio = after[title] / before[title]
+            fails = fails or ratio > FAILS_INSTRUCTIONS
+            print(f"{ratio:.3f} {title}: {after[title]:.0f}, {before[title]:.0f} before")
+    return int(fails)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -205,6 +206,30 @@ def test_every_row_of_a_comparison_is_a_call():
     assert Counter(title.split()[0] for title in titles) == counts
     for row in titles.values():
         compare.prepared(**row | {"shape": (2, 4, 3, 3)})()
+
+
+@pytest.mark.parametrize(("after", "status"), [(1020, 0), (1021, 1)])
+def test_a_small_call_of_more_instructions_fails(capsys, monkeypatch, after, status):
+    def instructions(python, counted):
+        return dict.fromkeys(counted, {"a": 1000, "b": after}[python])
+
+    monkeypatch.setattr(compare, "instructions", instructions)
+    assert compare.main(["a", "b", "instructions", "1x8"]) == status
+    lines = capsys.readouterr().out.splitlines()
+    ops = ["backward", "training", "inference"]
+    ratio = after / 1000
+    assert lines == [
+        f"{ratio:.3f} instructions {op} float32 1x8: {after}, 1000 before" for op in ops
+    ]
+
+
+@pytest.mark.skipif(not shutil.which("valgrind"), reason="needs valgrind")
+def test_instructions_are_those_of_one_call():
+    """Without the start of Python; more of a larger call."""
+    chosen = {title: row for title, row in compare.counted_rows().items() if "inference" in title}
+    small, large = compare.instructions(sys.executable, chosen).values()
+    assert 5e3 < small < 3e4
+    assert 1.2 * small < large < 3 * small
 
 
 def times_of(*shortest):

@@ -177,6 +177,10 @@ def spins(*_, **__):
 """
 
 
+#: What a shell tells the programs in its background to ignore, and these tests, if they are there.
+IGNORED = [signal.SIGINT, *([signal.SIGQUIT] if hasattr(signal, "SIGQUIT") else [])]
+
+
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGTERM"])
 def test_a_function_ends_with_its_check(tmp_path, name):
     """So does what it has started. They share a pipe, which ends with the last of them. A terminal
@@ -185,6 +189,7 @@ def test_a_function_ends_with_its_check(tmp_path, name):
     (tmp_path / "mine.py").write_text(SPINS)
     line = [sys.executable, "-P", "-m", "bn_ext", "check", "mine.py:spins", "--quick"]
     options = {"cwd": tmp_path, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    options["preexec_fn"] = lambda: [signal.signal(n, signal.SIG_DFL) for n in IGNORED]
     with subprocess.Popen(line, start_new_session=True, text=True, **options) as command:
         pid = int(next(text for text in command.stderr if "called in" in text).split()[-1])
         try:

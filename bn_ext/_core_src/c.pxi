@@ -5,10 +5,37 @@ from libc.stdint cimport INT64_MAX, int64_t, uint64_t, uintptr_t
 
 
 cdef extern from "Python.h":
-    enum:
-        Py_tp_descr_get
-    void *PyType_GetSlot(PyTypeObject *type, int slot)
     void Py_CLEAR(PyObject *a)
+
+
+cdef extern from *:
+    """
+    #define NPY_NO_DEPRECATED_API NPY_1_25_API_VERSION
+    #define NPY_TARGET_VERSION NPY_1_25_API_VERSION
+    """
+
+cdef extern from "numpy/arrayobject.h":
+    ctypedef struct PyArray_Descr
+    ctypedef struct PyArrayObject
+    ctypedef ptrdiff_t npy_intp
+    PyTypeObject *array_type "&PyArray_Type"
+    int import_array "_import_array"() except -1
+    char *PyArray_BYTES(PyArrayObject *a) nogil
+    int PyArray_NDIM(PyArrayObject *a) nogil
+    npy_intp *PyArray_DIMS(PyArrayObject *a) nogil
+    npy_intp *PyArray_STRIDES(PyArrayObject *a) nogil
+    npy_intp PyArray_ITEMSIZE(PyArrayObject *a) nogil
+    PyArray_Descr *PyArray_DESCR(PyArrayObject *a) nogil
+    int PyArray_FLAGS(PyArrayObject *a) nogil
+    enum:
+        NPY_ARRAY_C_CONTIGUOUS, NPY_ARRAY_WRITEABLE
+    # Takes a reference of dtype.
+    object PyArray_NewFromDescr(PyTypeObject *type, PyArray_Descr *dtype, int ndim,
+                                const npy_intp *shape, const npy_intp *strides, void *data,
+                                int flags, PyObject *parent)
+    int PyArray_SetBaseObject(PyArrayObject *a, PyObject *base) except -1  # takes one of base
+
+import_array()
 
 
 cdef extern from * nogil:

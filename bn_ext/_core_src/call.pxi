@@ -4,6 +4,12 @@ a call goes. Included by core.pyx.
 When its function ends, however it ends, a Call lets go of its arrays and restores the mode.
 """
 
+cdef enum:
+    EXTENTS = 64  # a gradient of four axes has 3 * 8 of operands and 5 * 2 of vectors
+    # NumPy's NPY_ARRAY_WARN_ON_WRITE, which its headers lack: a result of np.broadcast_arrays, which
+    # will be read-only one day, and is for np.asarray(memoryview(a)) today.
+    WARN_ON_WRITE = 1 << 31
+
 
 @cython.final
 @cython.auto_pickle(False)
@@ -24,8 +30,11 @@ cdef class Call:
     cdef bint succeeded             # else an error is on its way
     cdef PyObject *array[ROLES]     # owned; NULL: not given or not wanted
     cdef uint64_t roles             # those that have an array, as bits
-    cdef Py_buffer buffer[ROLES]    # of each pinned array
     cdef bn_view view[ROLES]        # each pinned array, as C sees it
+    cdef uint64_t read_only         # pinned arrays that are, as bits
+    cdef npy_intp extents[EXTENTS]  # shapes and strides of pinned arrays; many are in
+    cdef npy_intp *more_extents     # memory of their own, which has room for those of all roles
+    cdef int n_extents
 
     # Set by core.pyx and arguments.pxi, from arguments. What follows them only reads these.
     cdef Words words                # or None
@@ -40,7 +49,7 @@ cdef class Call:
     cdef int dtype                  # code of the data's dtype
     cdef bint channels_last
     cdef int channel_axis
-    cdef Py_ssize_t channels
+    cdef npy_intp channels
     cdef Py_ssize_t elements        # of a channel, in this part
     cdef bint is_empty
     cdef bn_axes axes_of_src
@@ -59,8 +68,8 @@ cdef class Call:
         cdef uint64_t left = self.roles
         while left:
             role = take_role(&left)
-            PyBuffer_Release(&self.buffer[role])  # does nothing if none was requested
             Py_CLEAR(self.array[role])
+        PyMem_Free(self.more_extents)
         if self.computes:
             fp_mode_leave(self.mode)
         if not self.succeeded:
@@ -100,18 +109,37 @@ cdef int keep(Call c, int role, object a) except -1:
     return 0
 
 
+cdef npy_intp *take_extents(Call c, int n) except NULL:
+    """Room for n of a call's extents, as long as the call lives."""
+    cdef int first = c.n_extents
+    if c.more_extents == NULL and first + n > EXTENTS:
+        c.more_extents = <npy_intp *>PyMem_Malloc(ROLES * 2 * BN_MAX_AXES * sizeof(npy_intp))
+        first = 0
+        if c.more_extents == NULL:
+            raise MemoryError
+    c.n_extents = first + n
+    return &c.extents[first] if c.more_extents == NULL else c.more_extents + first
+
+
 cdef int pin(Call c, int role, object a) except -1:
-    """Request the array's buffer, and set the view to its shape, strides and address. The request
-    fails if sums or a state, which C reads as dense arrays, are no longer C-contiguous."""
-    cdef Py_buffer *buffer = &c.buffer[role]
+    """Set the view to the array's address, and to copies of its shape and strides, which finalizers
+    may change. The array's memory stays as long as the call refers to the array."""
+    cdef PyArrayObject *array = <PyArrayObject *>a
     cdef bn_view *view = &c.view[role]
-    cdef bint dense = role == SUMS or role == STATE
-    PyObject_GetBuffer(a, buffer, PyBUF_C_CONTIGUOUS if dense else PyBUF_STRIDES)
-    view.data = <char *>buffer.buf
-    view.itemsize = buffer.itemsize
-    view.ndim = buffer.ndim
-    view.shape = <const ptrdiff_t *>buffer.shape
-    view.strides = <const ptrdiff_t *>buffer.strides
+    cdef int i, n = PyArray_NDIM(array), flags = PyArray_FLAGS(array)
+    cdef npy_intp *extents = take_extents(c, 2 * n)
+    cdef const npy_intp *shape = PyArray_DIMS(array)
+    cdef const npy_intp *strides = PyArray_STRIDES(array)
+    if (role == SUMS or role == STATE) and not flags & NPY_ARRAY_C_CONTIGUOUS:
+        raise ValueError(f"{NAMES[role]}: expected a C-contiguous array, as it was before the call")
+    if not flags & NPY_ARRAY_WRITEABLE or flags & WARN_ON_WRITE:
+        c.read_only |= <uint64_t>1 << role
+    view.data = PyArray_BYTES(array)
+    view.itemsize = PyArray_ITEMSIZE(array)
+    view.ndim = n
+    for i in range(n):  # few: a call of memcpy would take longer
+        extents[i], extents[n + i] = shape[i], strides[i]
+    view.shape, view.strides = extents, extents + n
     return 0
 
 
@@ -123,7 +151,7 @@ cdef int pin_new(Call c, int role, object a) except -1:
 
 cdef int code_of_pinned(Call c, int role, object dtype) except -2:
     """The code of a pinned array's dtype, which has been read once, because it may change; -1 if the
-    dtype is not in the table, or does not fit the buffer."""
+    dtype is not in the table, or does not fit the view."""
     cdef int code = code_of(dtype)
     return code if code >= 0 and size_of(code) == c.view[role].itemsize else -1
 
@@ -213,6 +241,6 @@ cdef bint fits(Call c, int role) except -1:
 
 
 cdef int check_writable(Call c, int role) except -1:
-    if c.buffer[role].readonly:
+    if c.read_only >> role & 1:
         raise ValueError(f"{name_of(c, role)}: expected a writable array, got a read-only one")
     return 0

@@ -25,22 +25,16 @@ cdef dict CODE_OF_DTYPE = {
     np.dtype(DTYPES[code]): code for code in range(BN_DTYPES) if code != BN_BF16
 }
 # code -> the dtype of new arrays. Any allocation may run a finalizer that changes an argument's
-# dtype. Hence an argument's dtype is read once, after the buffer was requested; new arrays get
-# theirs from here.
+# dtype. Hence an argument's dtype is read once, after the array was pinned; new arrays get theirs
+# from here.
 cdef list DTYPE_OF_CODE = [None] * BN_DTYPES
 for _dtype, _code in CODE_OF_DTYPE.items():
     DTYPE_OF_CODE[_code] = _dtype
 del _dtype, _code
 
 
-# The descriptor behind `a.dtype`. For a base-class array, calling it directly skips the attribute
-# lookup and takes a third of the time.
-cdef object DTYPE_OF_ARRAY = np.ndarray.__dict__["dtype"]
-cdef descrgetfunc get_dtype = <descrgetfunc>PyType_GetSlot(Py_TYPE(DTYPE_OF_ARRAY), Py_tp_descr_get)
-
-
 cdef inline object dtype_of_array(object a):
-    return get_dtype(DTYPE_OF_ARRAY, a, ndarray)
+    return <object>PyArray_DESCR(<PyArrayObject *>a)
 
 
 cdef int code_of(object dtype) except -2:

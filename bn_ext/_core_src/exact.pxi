@@ -13,7 +13,7 @@ cdef object rounded_state(Call c, double *count):
     cdef bn_problem p
     cdef bn_parts parts
     cdef int64_t stranger, wrong
-    result = allocated(np_zeros, (BN_SUMS, c.channels), FLOAT64)
+    result = zeros(FLOAT64, (BN_SUMS, c.channels))
     cdef double[:, ::1] sums = result
     count[0] = 0
     if not c.channels:

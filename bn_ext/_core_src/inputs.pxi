@@ -242,7 +242,7 @@ cdef int check_sums(Call c) except -1:
 
 cdef object doubles_of(Call c, int role):
     """A float64 copy of a pinned vector, with one kind of 0."""
-    copy = allocated(np_empty, c.channels, FLOAT64)
+    copy = allocated(FLOAT64, 1, &c.channels)
     cdef double[::1] values = copy
     cdef bn_vector vector = vector_of(c, role)
     cdef Py_ssize_t i

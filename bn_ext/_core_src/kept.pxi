@@ -134,14 +134,14 @@ bn_at_fork(bn_lock, bn_unlock, in_child)
 @cython.final
 @cython.auto_pickle(False)  # a copy would release the same memory again
 cdef class Block:
-    """The memory of a large result, and the `base` of its array."""
+    """The memory of a large result, and the `base` of its array. NumPy asks it for its buffer when
+    the array is to be writable again."""
 
     cdef Mapping mapping
-    cdef Py_ssize_t size
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         Py_DECREF(None)  # Cython has put it into buffer.obj, which is overwritten
-        PyBuffer_FillInfo(buffer, self, self.mapping.data, self.size, False, flags)
+        PyBuffer_FillInfo(buffer, self, self.mapping.data, self.mapping.bytes, False, flags)
 
     def __dealloc__(self):
         if self.mapping.data != NULL:
@@ -149,26 +149,48 @@ cdef class Block:
             keep_mapping(self.mapping)
 
 
-cdef object allocated(object make, object shape, object dtype):
-    """An array made by np.empty or np.zeros. If memory is short, what is kept gives way."""
+cdef object empty(object dtype, int ndim, const npy_intp *shape, const npy_intp *strides, void *data):
+    """A new array, in `data` unless it is NULL; dense unless strides are given."""
+    Py_INCREF(dtype)
+    return PyArray_NewFromDescr(array_type, <PyArray_Descr *>dtype, ndim, shape, strides, data,
+                                NPY_ARRAY_WRITEABLE if data else 0, NULL)
+
+
+cdef object allocated(object dtype, int ndim, const npy_intp *shape, const npy_intp *strides=NULL):
+    """A new array in NumPy's memory. If memory is short, what is kept gives way."""
     try:
-        return make(shape, dtype)
+        return empty(dtype, ndim, shape, strides, NULL)
     except MemoryError:
         if not release_kept():
             raise
     except ValueError as error:  # larger than all memory
         raise MemoryError(f"bn_ext: {error}") from None
-    return make(shape, dtype)
+    return empty(dtype, ndim, shape, strides, NULL)
 
 
-cdef object new_array(object shape, object dtype, Py_ssize_t bytes):
+cdef object zeros(object dtype, tuple shape):
+    """A new array of at most three axes."""
+    cdef npy_intp sizes[3]
+    cdef int i
+    for i in range(len(shape)):
+        sizes[i] = shape[i]
+    array = allocated(dtype, len(shape), sizes)
+    memset(PyArray_BYTES(<PyArrayObject *>array), 0, array.nbytes)
+    return array
+
+
+cdef object new_array(object dtype, int ndim, const npy_intp *shape, const npy_intp *strides,
+                      Py_ssize_t bytes):
     """An uninitialized array of so many bytes; if it is large, in memory that is kept."""
     if bytes < WORTH_KEEPING or limit_of_kept == 0:
-        return allocated(np_empty, shape, dtype)
+        return allocated(dtype, ndim, shape, strides)
     cdef Block block = Block.__new__(Block)
-    block.mapping, block.size = take_mapping(bytes), bytes
+    block.mapping = take_mapping(bytes)
     if block.mapping.data == NULL:
         # It may succeed once what is kept is released; its MemoryError names shape and dtype.
-        return allocated(np_empty, shape, dtype)
+        return allocated(dtype, ndim, shape, strides)
     PyTraceMalloc_Track(TRACE_DOMAIN, <uintptr_t>block.mapping.data, bytes)
-    return ndarray(shape, dtype, block)
+    array = empty(dtype, ndim, shape, strides, block.mapping.data)
+    Py_INCREF(block)
+    PyArray_SetBaseObject(<PyArrayObject *>array, <PyObject *>block)
+    return array

@@ -90,25 +90,23 @@ cdef bint share_memory(object a, object b) except -1:
 
 cdef object new_like_src(Call c, const bn_axes *order):
     """An array of src's shape and dtype, whose axes lie in this order."""
-    cdef int i
+    cdef bn_view *src = &c.view[SRC]
+    cdef npy_intp strides[BN_MAX_AXES]
+    cdef npy_intp bytes = size_of(c.dtype)
     cdef bint as_named = True
+    cdef int i
     for i in range(1, order.n):
         if order.axis[i] < order.axis[i - 1]:
             as_named = False
-    cdef Py_ssize_t bytes = c.elements * c.channels * size_of(c.dtype)
-    shape, dtype = shape_of(&c.view[SRC]), DTYPE_OF_CODE[c.dtype]
-    if as_named:
-        return new_array(shape, dtype, bytes)
-    axes, permuted, back = [], [], []
-    for i in range(order.n):
-        axes.append(order.axis[i])
-    for i in range(len(shape)):
-        if shape[i] == 1:
-            axes.append(i)
-    for i in range(len(shape)):
-        permuted.append(shape[axes[i]])
-        back.append(axes.index(i))
-    return new_array(permuted, dtype, bytes).transpose(back)
+    if not as_named:
+        for i in range(src.ndim):
+            strides[i] = bytes  # of axes of one element, which `order` lacks
+        for i in range(order.n - 1, -1, -1):
+            strides[order.axis[i]] = bytes
+            bytes *= max(src.shape[order.axis[i]], 1)
+    bytes = c.elements * c.channels * size_of(c.dtype)
+    return new_array(DTYPE_OF_CODE[c.dtype], src.ndim, src.shape, NULL if as_named else strides,
+                     bytes)
 
 
 cdef int new_vector_dtype(Call c) noexcept:
@@ -134,7 +132,8 @@ cdef object new_results(Call c, tuple arrays):
             pin_new(c, role, new_like_src(c, &c.axes_of_src))
         elif c.vectors_wanted:
             c.vector_dtype[role - VECTORS] = new_vector_dtype(c)
-            pin_new(c, role, allocated(np_empty, c.channels, DTYPE_OF_CODE[dtype_in_use(c, role)]))
+            dtype = DTYPE_OF_CODE[dtype_in_use(c, role)]
+            pin_new(c, role, allocated(dtype, 1, &c.channels))
     result = PyTuple_New(n)
     for i in range(n):
         new = arrays[i] is None and has(c, outputs[i])
@@ -147,6 +146,6 @@ cdef object new_results(Call c, tuple arrays):
 cdef object new_sums(Call c):
     """The sums before C fills them in: zeros."""
     cdef int role = STATE if c.exact else SUMS
-    sums = allocated(np_zeros, expected_shape(c, role), INT64 if c.exact else FLOAT64)
+    sums = zeros(INT64 if c.exact else FLOAT64, expected_shape(c, role))
     pin_new(c, role, sums)
     return sums

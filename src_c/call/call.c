@@ -76,8 +76,9 @@ static bn_status execute(const bn_problem *p, const bn_operation *operation, boo
         return give_nothing(&call);
     const int threads = bn_enter(p->num_threads, worth_of(&call));
     const bn_plan plan = bn_plan_of(&call, threads);
+    bn_small_room small;
     bn_room room;
-    const bool has_room = bn_take_room(&room, &plan);
+    const bool has_room = bn_take_room(&room, &plan, &small);
     if (has_room) {
         bn_run_tasks(&room);
         if (!call.runs[WRITE])
@@ -104,9 +105,9 @@ static bn_status reduce_exactly(const bn_problem *p, const bn_operation *operati
 static bool take_parts(const bn_problem *p, const bn_format *format, bn_parts *parts,
                        char **to_free) {
     const int64_t n = p->channels, rows = (format->limbs + BN_MORE_ROWS) * BN_SUMS;
-    size_t bytes = 0;
-    lay_out(NULL, &bytes, n, (rows + BN_SUMS) * (int64_t)sizeof(int64_t));
-    int64_t *state = (int64_t *)line_aligned(bytes, to_free);
+    bn_memory memory = {NULL, 0, 0};
+    lay_out(&memory, n, (rows + BN_SUMS) * (int64_t)sizeof(int64_t));
+    int64_t *state = (int64_t *)line_aligned(memory.used, to_free);
     if (!state)
         return false;
     memset(state, 0, (size_t)(n * rows) * sizeof *state);

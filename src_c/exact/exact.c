@@ -11,7 +11,6 @@
  * Additions that round nothing may come in any order, so nothing here decides a bit. */
 #include "exact/exact.h"
 
-#include "base/memory.h"
 #include "threads/team.h"
 
 /* A portion (all measured). */
@@ -28,8 +27,7 @@ _Static_assert((int64_t)(MOST_TERMS + PORTION_BYTES) <= (int64_t)1 << (62 - LOG2
 _Static_assert(PORTION_BYTES / 16 < 1 << 12, "lanes hold the counts of a portion"); /* exact.inc */
 
 void bn_lay_out_exact(bn_exact *e, const bn_problem *p, const bn_dtype_kernels *kernels, formula f,
-                      bool by_runs, int64_t positions, int64_t channels, char *memory,
-                      size_t *used) {
+                      bool by_runs, int64_t positions, int64_t channels, bn_memory *memory) {
     const bn_format *format = bn_format_of_sums(p->dtype, f.base);
     const int64_t run = by_runs ? 1 : p->run,
                   all = round_up(positions * channels * run, BN_PORTION_COLUMNS);
@@ -53,9 +51,8 @@ void bn_lay_out_exact(bn_exact *e, const bn_problem *p, const bn_dtype_kernels *
         .positions = positions,
         .run = run,
     };
-    e->sums.limb = lay_out(memory, used, (format->limbs + 1) * pitch, sizeof(int64_t));
-    e->terms =
-        lay_out(memory, used, BN_SUMS * (e->portion_terms + BN_PORTION_COLUMNS), e->number_bytes);
+    e->sums.limb = lay_out(memory, (format->limbs + 1) * pitch, sizeof(int64_t));
+    e->terms = lay_out(memory, BN_SUMS * (e->portion_terms + BN_PORTION_COLUMNS), e->number_bytes);
 }
 
 /* ---- from terms to limbs ----------------------------------------------------------- */

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "exact/state.h"
+#include "base/memory.h"
 #include "kernels/kernels.h"
 
 /* A thread's own memory. `sums` are those of a tile, by columns or, if by runs, by channels. */
@@ -28,8 +29,7 @@ bn_accumulator bn_state_sums(bn_dtype dtype, base_formula f, int64_t *state, int
 /* Room for a thread's memory; state and alone are the caller's to set. A tile has up to so many
  * channels; its rows, so many positions. */
 void bn_lay_out_exact(bn_exact *e, const bn_problem *p, const bn_dtype_kernels *kernels, formula f,
-                      bool by_runs, int64_t positions, int64_t channels, char *memory,
-                      size_t *used);
+                      bool by_runs, int64_t positions, int64_t channels, bn_memory *memory);
 
 /* Take n channels from `from` on as the tile. If there was another one, move its sums to the state;
  * so do with from = -1. */
