@@ -73,8 +73,8 @@ class BuildExt(build_ext):
     def link(self, ext, path, units, database=None):
         """Compile units and what Cython has made, and link them to `path`."""
         made_in = Path(self.build_temp)
-        # Only Cython's unit needs headers of Python and NumPy. NumPy's are copied, because pip builds in
-        # an environment of another name each time, which would compile the unit again.
+        # Only Cython's unit needs headers of Python and NumPy. NumPy's are copied: pip builds in an
+        # environment of another name each time, and would compile the unit again.
         headers = made_in / "numpy"
         shutil.copytree(numpy.get_include(), headers, dirs_exist_ok=True)
         folders = [*self.compiler.include_dirs, headers]

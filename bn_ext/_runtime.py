@@ -178,8 +178,8 @@ def _forced_isa() -> str | None:
     return name
 
 
-def _cache_sizes() -> tuple[int, int]:
-    """Bytes of a core's second-level cache, and of our share of the last-level cache."""
+def _told_caches() -> dict[int, int]:
+    """Bytes of a core's second-level cache, and of the whole last-level cache."""
     l2, last_level = _core.told_caches()
     # Those of common servers, if the system does not tell.
     sizes = {2: l2 or 1 << 20, 3: last_level or 16 << 20}
@@ -189,10 +189,24 @@ def _cache_sizes() -> tuple[int, int]:
         text = " ".join(_groups.read(f"{folder}/{name}").strip() for name in ("level", "size"))
         if match := re.fullmatch("([23]) ([1-9][0-9]*)([KM]?)", text):
             sizes[int(match[1])] = int(match[2]) << {"": 0, "K": 10, "M": 20}[match[3]]
+    return sizes
+
+
+def _cache_sizes() -> tuple[int, int]:
+    """Bytes of a core's second-level cache, and of our share of the last-level cache."""
+    sizes = _told_caches()
     # A virtual machine of two CPUs may report 480 MiB, which it shares with a hundred others. Few
     # processors have more than 16 MiB for each core.
     share = (16 << 20) * (os.cpu_count() or 1)
     return sizes[2], max(sizes[2], min(sizes[3], share))
+
+
+def _last_level_is_far() -> bool:
+    """Is the last-level cache that of all cores of a socket, behind their network?
+
+    A complex of AMD's cores, to whom theirs is near, shares at most 96 MiB.
+    """
+    return _told_caches()[3] > 96 << 20
 
 
 def _memory(*places: str) -> int:
@@ -300,3 +314,4 @@ keep_memory()
 _QUOTA = _groups.cpu_quota()
 _core.set_threads_limit(_QUOTA or 0)
 _core.set_cache_sizes(*_cache_sizes())
+_core.set_last_level_far(_last_level_is_far())

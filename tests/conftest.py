@@ -87,10 +87,11 @@ def p(rng):
 
 @pytest.fixture(autouse=True)
 def _same_machine_afterwards():
-    isa, caches = bn_ext.get_isa(), _core.cache_sizes()
+    isa, caches, far = bn_ext.get_isa(), _core.cache_sizes(), _core.last_level_is_far()
     yield
     _core.use_isa(isa)
     _core.set_cache_sizes(*caches)
+    _core.set_last_level_far(far)
 
 
 #: A forced level is tested alone; without one, the suite tests all levels.

@@ -95,6 +95,15 @@ def test_caches_of_a_system_that_tells_them_itself(monkeypatch, told, sizes):
     assert _runtime._cache_sizes() == sizes
 
 
+@pytest.mark.parametrize(("mebibytes", "far"), [(0, False), (32, False), (96, False), (105, True)])
+def test_a_cache_of_many_cores_is_far(monkeypatch, mebibytes, far):
+    """However few CPUs of the machine are ours."""
+    monkeypatch.setattr(_groups, "read", lambda path: "")
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(_core, "told_caches", lambda: (2 << 20, mebibytes << 20))
+    assert _runtime._last_level_is_far() == far
+
+
 def test_runtimes_of_openmp_by_their_names(monkeypatch, tmp_path):
     """On every system, also if a tool that repairs wheels has renamed them."""
     known = [

@@ -63,6 +63,12 @@ SERVER = (1 << 20, 32 << 20)
 def test_when_results_of_runs_are_cut_by_positions(dims, threads, caches, jointly):
     """Otherwise, results are cut by tiles of channels, which are still in cache after the sums."""
     _core.set_cache_sizes(*caches)
+    for far in (False, True):  # a far last-level cache is read as rarely as memory
+        _core.set_last_level_far(far)
+        check_joint(dims, threads, jointly and not far)
+
+
+def check_joint(dims, threads, jointly):
     src, v = np.ones(dims, np.float32), np.ones(dims[1], np.float32)
     options = {"epsilon": 1, "data_format": "NCX", "num_threads": threads}
     bn_ext.batch_norm_backward(src, src, v, v, **options)

@@ -155,6 +155,8 @@ cdef extern from "base/machine.h" nogil:
     int64_t bn_l2_bytes()
     int64_t bn_last_level_bytes()
     cpdef void set_cache_sizes "bn_set_cache_sizes"(int64_t l2, int64_t last_level)
+    cpdef c_bool last_level_is_far "bn_last_level_is_far"()
+    cpdef void set_last_level_far "bn_set_last_level_far"(c_bool far)
 
 
 cdef extern from "base/system.h" nogil:

@@ -130,15 +130,19 @@ cdef int pin(Call c, int role, object a) except -1:
     cdef npy_intp *extents = take_extents(c, 2 * n)
     cdef const npy_intp *shape = PyArray_DIMS(array)
     cdef const npy_intp *strides = PyArray_STRIDES(array)
-    if (role == SUMS or role == STATE) and not flags & NPY_ARRAY_C_CONTIGUOUS:
+    cdef bint dense = flags & NPY_ARRAY_C_CONTIGUOUS != 0
+    cdef npy_intp stride = PyArray_ITEMSIZE(array)
+    if (role == SUMS or role == STATE) and not dense:
         raise ValueError(f"{NAMES[role]}: expected a C-contiguous array, as it was before the call")
     if not flags & NPY_ARRAY_WRITEABLE or flags & WARN_ON_WRITE:
         c.read_only |= <uint64_t>1 << role
     view.data = PyArray_BYTES(array)
-    view.itemsize = PyArray_ITEMSIZE(array)
+    view.itemsize = stride
     view.ndim = n
-    for i in range(n):  # few: a call of memcpy would take longer
-        extents[i], extents[n + i] = shape[i], strides[i]
+    for i in range(n - 1, -1, -1):
+        # Strides of a dense array may be any along axes of one element, or without elements.
+        extents[i], extents[n + i] = shape[i], stride if dense else strides[i]
+        stride *= shape[i]
     view.shape, view.strides = extents, extents + n
     return 0
 

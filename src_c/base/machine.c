@@ -74,6 +74,16 @@ int64_t bn_last_level_bytes(void) {
     return atomic_load(&last_level_size);
 }
 
+static atomic_bool last_level_is_far;
+
+bool bn_last_level_is_far(void) {
+    return atomic_load(&last_level_is_far);
+}
+
+void bn_set_last_level_far(bool far) {
+    atomic_store(&last_level_is_far, far);
+}
+
 void bn_set_cache_sizes(int64_t l2, int64_t last_level) {
     atomic_store(&l2_size, l2);
     atomic_store(&last_level_size, last_level);

@@ -21,3 +21,7 @@ void bn_has_team(void); /* to be called before the first team exists */
 int64_t bn_l2_bytes(void);         /* of one core */
 int64_t bn_last_level_bytes(void); /* shared by all cores */
 void bn_set_cache_sizes(int64_t l2, int64_t last_level);
+
+/* Is the last level a cache of many cores, and slow to reach for each? */
+bool bn_last_level_is_far(void);
+void bn_set_last_level_far(bool far);

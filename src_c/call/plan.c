@@ -215,7 +215,7 @@ static bool exact_sums_go_by_runs(const bn_problem *p) {
 /* Are results written by joint tasks, over all tiles? With channels last, all rows of all channels
  * are one range of memory. With runs, a tile's channels are many ranges, far apart. So with runs,
  * writing tile by tile pays only if all tiles fit the second-level cache, or exceed the last-level
- * one (measured). */
+ * one, or if that one is far (measured: docs/how_it_is_fast.md, "Tiles"). */
 static bool writes_jointly(const bn_call *call, bool by_runs, int64_t widest, int threads) {
     const bn_problem *p = call->problem;
     const bn_sum_order *order = &call->order;
@@ -225,7 +225,8 @@ static bool writes_jointly(const bn_call *call, bool by_runs, int64_t widest, in
         return widest == p->channels;
     return !call->strided && by_runs && p->positions >= TASKS_PER_THREAD * threads &&
            (!call->runs[SUM] ||
-            (all_bytes(call) > bn_l2_bytes() && !exceeds_caches(call) && widest < p->channels));
+            (all_bytes(call) > bn_l2_bytes() && !exceeds_caches(call) && !bn_last_level_is_far() &&
+             widest < p->channels));
 }
 
 /* How many ranges of `each` positions are equally far apart, in all these operands? If `dense`,
