@@ -97,8 +97,9 @@ static int64_t tile_channels(const bn_call *call, const bool by_runs[PASSES]) {
         WIDEST = 4096,        /* twice as many: 64 kB, a part of the second-level cache */
         EXACT_COLUMNS = 1024, /* of exact sums, which have several limbs each */
     };
-    /* In a second-level cache of 2 MiB, tiles of 1 MiB take up to 1.3 times as long (measured). */
-    enum { MOST_BYTES = 512 << 10 };
+    /* In a second-level cache of 2 MiB, tiles of 1 MiB take up to 1.3 times as long; but copies are
+     * made faster of longer pieces, if they can stay in the last-level cache (measured). */
+    enum { MOST_BYTES = 512 << 10, MOST_COPIED = 1 << 20 };
     if (order->row_positions > 1 || (!call->runs[SUM] && by_runs[WRITE]))
         return p->channels;
     /* Columns per channel; none if both passes read channels one by one. */
@@ -106,7 +107,9 @@ static int64_t tile_channels(const bn_call *call, const bool by_runs[PASSES]) {
     const int64_t bytes = p->positions * p->run * bytes_read(call);
     const bool copied = call->strided && !with_adjacent_channels(call);
     const int64_t least = copied ? LEAST_COPIED : LEAST_COLUMNS;
-    int64_t width = at_most(bn_l2_bytes() / 2, MOST_BYTES) / bytes;
+    int64_t width =
+        (copied && !bn_last_level_is_far() ? MOST_COPIED : at_most(bn_l2_bytes() / 2, MOST_BYTES)) /
+        bytes;
     if (copied && width * columns < least && p->channels * bytes > 4 * bn_l2_bytes())
         width = bn_l2_bytes() / 2 / bytes; /* better than copying twice; of many tiles (measured) */
     if (call->exact && columns)
@@ -224,9 +227,8 @@ static bool writes_jointly(const bn_call *call, bool by_runs, int64_t widest, in
     if (order->form == CHANNELS_LAST)
         return widest == p->channels;
     return !call->strided && by_runs && p->positions >= TASKS_PER_THREAD * threads &&
-           (!call->runs[SUM] ||
-            (all_bytes(call) > bn_l2_bytes() && !exceeds_caches(call) && !bn_last_level_is_far() &&
-             widest < p->channels));
+           (!call->runs[SUM] || (all_bytes(call) > bn_l2_bytes() && !exceeds_caches(call) &&
+                                 !bn_last_level_is_far() && widest < p->channels));
 }
 
 /* How many ranges of `each` positions are equally far apart, in all these operands? If `dense`,
@@ -303,14 +305,23 @@ static bn_schedule schedule_of(const bn_call *call, const bn_tiles *t, int threa
 
 /* ---- copies ------------------------------------------------------------- */
 
+/* Bytes of a tile's copies that one of the threads keeps from sum to write: what fits its own
+ * cache, or half of a last-level cache that is near. A far one does not pay (measured). */
+static int64_t most_kept(int threads) {
+    enum { MOST = 16 << 20 }; /* so that the C library keeps their memory from call to call */
+    const int64_t near = bn_last_level_is_far() ? 0 : at_most(bn_last_level_bytes() / 2, MOST);
+    return at_least(near / threads, bn_l2_bytes() / 4 * 3);
+}
+
 /* With channels last, rows that are dense in all operands are not copied: to be summed, if they are
- * equally far apart and whole cache lines; to be written, if ranges of them are long (measured).
+ * equally far apart and whole cache lines, unless copies are faster, because they stay in a near
+ * cache, or rows are short; to be written, if ranges of them are long, unless there are copies
+ * already, in about a core's own cache (measured).
  *
  * To sum, a task copies its whole chunk; to write, which needs no order, a part at a time that
- * stays in a core's own cache. Copies that both passes need are kept if all of a tile's fit there.
- * To keep copies in the last-level cache does not pay (measured). */
-static bn_copies copies_of(const bn_call *call, const bn_tiles *t, bool whole_rows) {
-    enum { LONG_RANGE = 1024, PART_BYTES = 128 << 10 }; /* bytes */
+ * stays in a core's own cache. Copies that both passes need are kept if all of a tile's fit. */
+static bn_copies copies_of(const bn_call *call, const bn_tiles *t, int threads, bool whole_rows) {
+    enum { LONG_RANGE = 1024, PART_BYTES = 128 << 10, LONG_ROW = 4 * LINE_BYTES }; /* bytes */
     if (!call->strided)
         return (bn_copies){.part = INT64_MAX};
     const bn_problem *p = call->problem;
@@ -322,16 +333,20 @@ static bn_copies copies_of(const bn_call *call, const bn_tiles *t, bool whole_ro
     const int64_t adjacent = ranges_in_line(call, all, 1, true);
     const bool spaced = channels_last && call->strided & read && !(sparse & read) &&
                         row % LINE_BYTES == 0 && !(call->exact && exact_positions(call) > 1) &&
+                        (bn_last_level_is_far() || (row >= LONG_ROW && exceeds_caches(call))) &&
                         ranges_in_line(call, read, 1, false) == p->positions;
-    const bool in_ranges = channels_last && call->strided & all && !(sparse & all) &&
-                           adjacent * row >= LONG_RANGE && whole_rows;
     const unsigned summed = call->runs[SUM] && !spaced ? call->strided & read : 0;
-    const unsigned written = call->runs[WRITE] && !in_ranges ? call->strided & all : 0;
 
     const int64_t positions = at_most(order->chunk_rows * order->row_positions, p->positions);
     const int64_t chunk = summed ? positions * t->channels * at_most(order->chunk_run, p->run) : 0;
-    const int64_t chunk_bytes = chunk * call->element_bytes * __builtin_popcount(summed);
-    const bool stay = summed & written && order->chunks * chunk_bytes <= bn_l2_bytes() / 4 * 3;
+    const int64_t copied = order->chunks * chunk * call->element_bytes * __builtin_popcount(summed);
+    const bool fit = summed && copied <= most_kept(threads);
+    const bool are_there =
+        fit && copied <= 2 * bn_l2_bytes() && !(call->strided & bn_writes(call->formula[WRITE]));
+    const bool in_ranges = channels_last && call->strided & all && !(sparse & all) &&
+                           adjacent * row >= LONG_RANGE && whole_rows && !are_there;
+    const unsigned written = call->runs[WRITE] && !in_ranges ? call->strided & all : 0;
+    const bool stay = fit && summed & written;
     const int64_t least_part = at_least(t->columns[WRITE], stay ? chunk : 0);
     const int64_t part = at_least(PART_BYTES / call->element_bytes, least_part);
     return (bn_copies){
@@ -381,7 +396,7 @@ bn_plan bn_plan_of(const bn_call *call, int threads) {
     const bn_tiles tiles = tiles_of(call, threads);
     const bn_schedule schedule = schedule_of(call, &tiles, threads);
     const bool whole_rows = tiles.joint || schedule.tiles == 1; /* does a task write these? */
-    const bn_copies copies = copies_of(call, &tiles, whole_rows);
+    const bn_copies copies = copies_of(call, &tiles, schedule.threads, whole_rows);
     const bn_writing writing = writing_of(call, &tiles, &copies, whole_rows);
     return (bn_plan){call, tiles, copies, writing, schedule};
 }
