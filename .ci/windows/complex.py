@@ -16,8 +16,8 @@ import pefile
 THEIRS, OURS = b"api-ms-win-crt-math-l1-1-0.dll", b"bn-ext-math-crt-l1-1-0-for.dll"
 assert len(THEIRS) == len(OURS)
 #: Functions with one complex argument, and what they return; cpow has two.
-RETURNED = dict.fromkeys("cabs carg cimag creal".split(), "{}")
-RETURNED |= dict.fromkeys("ccos ccosh cexp cpow csin csinh ctan ctanh".split(), "{} _Complex")
+RETURNED = dict.fromkeys(["cabs", "carg", "cimag", "creal"], "{}")
+RETURNED |= dict.fromkeys(["ccos", "ccosh", "cexp", "cpow", "csin", "csinh", "ctan", "ctanh"], "{} _Complex")
 #: On Windows, long doubles are doubles.
 SUFFIXES = {"": "double", "f": "float", "l": "double"}
 

@@ -108,6 +108,7 @@ def work(end: Connection, load: Any, cases: Any, first: int, script: str, option
             end.send(("case", case.name))
             end.send(("report", trial.tried(case)))
         end.send(("finished", ""))
+        end.send(("report", Report(formulas=trial.formulas())))
         end.send(("program", trial.program(script) if script else ""))
     except UsageError as error:
         end.send(("failed", str(error)))

@@ -124,12 +124,14 @@ def check_backward(
     Returns
     -------
     Report
-        ``print(report)`` shows each mistake: the largest error in units of its limit, the element,
-        what the function returned and what is right, and which elements are wrong. ``as_if`` has
-        the variations of the formula that give the function's numbers; ``summary`` counts the
-        verdicts; ``script()`` is the smallest program that shows the worst mistake. ``findings``
-        has one per case and result, ``failures`` those that fail, ``worst`` the one with the
-        largest error; ``verdicts`` is a dict, by case.
+        ``print(report)`` shows each mistake: what the function computes, as a formula beside the
+        right one; the largest error in units of its limit, the element, what the function returned
+        and what is right, and which elements are wrong. ``formulas`` has the lines of the formulas,
+        which are read off the results of a few more calls; ``as_if`` says what is wrong where no
+        formula is, such as rows that sums miss; ``summary`` counts the verdicts; ``script()`` is
+        the smallest program that shows the worst mistake. ``findings`` has one per case and result,
+        ``failures`` those that fail, ``worst`` the one with the largest error; ``verdicts`` is a
+        dict, by case.
 
     Raises
     ------
@@ -263,4 +265,4 @@ def _own_case(kind: Kind, own: dict[str, Any], epsilon: Any, layout: str) -> Cas
     vectors = {name: a for name, a in arrays.items() if name not in TENSORS}  # dst is theirs
     has_statistics = not vectors.keys().isdisjoint(("mean", "variance"))
     case = drawn(**vectors, has_statistics=has_statistics)
-    return replace(case, arrays={**case.arrays, **arrays})
+    return replace(case, arrays={**case.arrays, **arrays}, is_own=True)

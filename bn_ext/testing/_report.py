@@ -18,7 +18,9 @@ from bn_ext._dtypes import DTYPES, dtype_of
 from bn_ext.testing._case import TENSORS, Case
 from bn_ext.testing._cases import LARGE, as_words
 from bn_ext.testing._exact import ARITHMETICS, Exact, exact as solved
+from bn_ext.testing._formula import lines_of
 from bn_ext.testing._limits import arithmetic as number_of, distance, half_ulp
+from bn_ext.testing._reading import SHAPES, in_other_format, is_ordinary, read
 from bn_ext.testing._script import program
 from bn_ext.testing._variations import Varied, contradicted, fitting, remains
 from bn_ext.testing._weaker import out_of_range
@@ -67,6 +69,8 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     #: The names of cases whose results differed from call to call.
     differing: list[str] = field(default_factory=list)
+    #: What is computed in place of what is right, as formulas, where that can be read.
+    formulas: list[str] = field(default_factory=list)
     #: For each case with wrong numbers, the variations that give them; for some right cases, those
     #: that are left.
     variations: list[list[str]] = field(default_factory=list, repr=False)
@@ -97,8 +101,10 @@ class Report:
 
     @property
     def as_if(self) -> list[str]:
-        """The variations of the formula that give the function's numbers in all cases that fail."""
-        first, *others = self.variations or [[]]
+        """What is wrong with the function where no formula is: the variations of right results that
+        are its numbers in all cases that fail.
+        """
+        first, *others = self.variations if self.variations and not self.formulas else [[]]
         return [name for name in first if all(name in names for names in others)]
 
     @property
@@ -131,7 +137,7 @@ class Report:
         return text
 
     def add(self, other: "Report") -> None:
-        for name in ("findings", "differing", "variations"):
+        for name in ("findings", "differing", "formulas", "variations"):
             getattr(self, name).extend(getattr(other, name))
 
     def settle(self) -> None:
@@ -186,6 +192,7 @@ class Report:
                 title = f"as {ARITHMETICS[kind]} {'has' if kind == 'any' else 'have'} it"
             rows += [(f"{title}:",), *(group if verdict == "right" else _merged(group))]
         lines = [f"{sum(f.fails for f, *_ in cases.values())} of {len(cases)} cases fail"]
+        lines += self.formulas
         table = [row for row in rows if len(row) > 1]
         if rows:
             rows.insert(0, ("error/limit", "case", "result", "element", "got", "expected", ""))
@@ -202,8 +209,12 @@ class Report:
             first, *rest = self.differing
             names = first + f" and {len(rest)} more" * bool(rest)
             lines.append(f"not the same bits in every call: {names}")
-        if len(self.as_if) <= 3:  # more say nothing
-            lines += [f"{'or ' * (k > 0)}as if {name}" for k, name in enumerate(self.as_if)]
+        named = self.as_if if len(self.as_if) <= 3 else []  # more say nothing
+        lines += [f"{'or ' * (k > 0)}as if {name}" for k, name in enumerate(named)]
+        if not named and not self.formulas and any(f.has_wrong_numbers for f in self.findings):
+            lines.append(
+                "the smallest program that shows it: report.script(), bn-ext check --script"
+            )
         return [*map(escaped, lines), *[self.summary] * bool(cases)]
 
     def __str__(self) -> str:
@@ -442,6 +453,10 @@ class Trial:
     #: The largest error, and its result.
     worst: tuple[float, str] = (-1.0, "")
     smallest: dict[str, tuple[Case, float]] = field(default_factory=dict)
+    #: Ordinary cases, and what it returned.
+    ordinary: list[tuple[Case, dict[str, Any]]] = field(default_factory=list)
+    #: The first case in which it raised an error, or gave results that cannot be compared.
+    failed: Case | None = None
 
     def __post_init__(self) -> None:
         expected = f"one of {', '.join(ARITHMETICS)}"
@@ -465,6 +480,8 @@ class Trial:
             self.returned = []
             if isinstance(results, Finding):
                 findings.append(results)
+                if results.fails:
+                    self.failed = self.failed or case
             else:
                 findings += judged(case, results, self.arithmetic, exact())
                 for name, result in results.items():
@@ -484,7 +501,11 @@ class Trial:
                 key = finding.case, finding.result
                 both = worst.get(key, finding), finding
                 worst[key] = min(both, key=lambda f: (VERDICTS.index(f.verdict), -f.share))
+        if case.src.size <= LARGE and self.returned and is_ordinary(case):
+            self.ordinary.append((case, doubles(case, {row[1]: row[2] for row in self.returned})))
         for finding in worst.values():
+            if finding.verdict == "wrong" and finding.reason.startswith("expected shape"):
+                self.failed = self.failed or case
             if finding.has_wrong_numbers:
                 self.worst = max(self.worst, (finding.share, finding.result))
                 other, _ = self.smallest.get(finding.result, (case, 0))
@@ -497,7 +518,39 @@ class Trial:
             elif self.left:
                 self.left = variations = contradicted(self.left, [(case, exact())])
         differing = [case.name] * (len(bits) > 1)
-        return Report([*worst.values()], differing, [] if variations is None else [variations])
+        left = [] if variations is None else [variations]
+        return Report([*worst.values()], differing, variations=left)
+
+    def formulas(self) -> list[str]:
+        """What it computes in place of what is right, in words, where numbers are wrong; read off a
+        few more calls.
+        """
+        case = next((case for case, _ in self.smallest.values()), self.failed)
+        if case is None or any("exchanged" in name for name in self.left or ()):
+            return []
+        kind, dtype, names = (
+            case.kind,
+            case.src.dtype,
+            [n for n in case.results if n in self.smallest],
+        )
+        own = np.moveaxis(case.src, case.axis, -1).shape
+        shapes = [[own] * max(3, -(-16 // own[-1]))] if case.is_own else [*SHAPES.values()]
+
+        def call(case: Case) -> dict[str, Any] | None:
+            results = called(self.function, case)
+            return None if isinstance(results, Finding) else doubles(case, results)
+
+        def is_right(case: Case) -> bool:
+            results = called(self.function, case)
+            return not isinstance(results, Finding) and not any(
+                finding.fails for finding in judged(case, results, self.arithmetic)
+            )
+
+        if self.failed and not case.is_own:
+            turned = in_other_format(is_right, kind, dtype)
+            if turned:
+                return [turned]
+        return lines_of(read(call, kind, dtype, names, shapes, self.ordinary)) if names else []
 
     def program(self, load: str = "") -> str:
         """The smallest program that shows the worst mistake, if numbers are wrong."""
@@ -525,7 +578,20 @@ def run(function: Callable[..., Any], cases: Iterable[Case], **options: Any) -> 
     for case in with_progress(cases):
         report.add(trial.tried(case))
     report.settle()
+    report.formulas.extend(trial.formulas())
     return report
+
+
+def doubles(case: Case, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Results that have the shape that they should have."""
+    arrays: dict[str, Any] = {}
+    for name, result in results.items():
+        with suppress(Exception, SystemExit):  # a foreign object may fail in any way
+            array = as_array(result)
+            shape = case.src.shape if name in TENSORS else (case.src.shape[case.axis],)
+            if array.shape == shape:
+                arrays[name] = array.astype(np.float64)
+    return arrays
 
 
 def with_progress(cases: Iterable[Case]) -> Iterator[Case]:
