@@ -113,11 +113,11 @@ def test_limits_are_as_derived(name, data):
 #: At the largest right value of "three axes": the limits of float32 and of any, in units of u times
 #: that value.
 WEAKER = {
-    "training": {"dst": (150.7, 150.7), "mean": (44.65, 44.65), "variance": (263.1, 263.1)},
+    "training": {"dst": (150.7, 205.1), "mean": (44.65, 80.72), "variance": (263.1, 289.9)},
     "inference": {"dst": (15.35, 15.35)},
     "backward": {"diff_src": (90.6, 218.7), "diff_gamma": (59.71, 233.9)},
     "frozen": {"diff_src": (24, 24), "diff_gamma": (82.85, 365.4)},
-    "own": {"diff_src": (612.9, 980.7), "diff_gamma": (315.6, 1002)},
+    "own": {"diff_src": (612.9, 1740), "diff_gamma": (315.6, 1476)},
     "double": {"diff_src": (469.3, 2521), "diff_diff_dst": (291.9, 620.9)},
     "double, frozen": {"diff_src": (161.2, 161.2), "diff_diff_dst": (211.6, 211.6)},
 }

@@ -992,6 +992,109 @@ def test_what_overflows_on_the_way_is_neither_right_nor_wrong(data):
     assert "range" not in raised.value.report.summary
 
 
+def node_by_node(src, diff_dst, mean, variance, gamma, epsilon):
+    """What jax.vjp gives of the textbook's forward pass, which makes its own statistics."""
+    axes, n = tuple(range(src.ndim - 1)), np.float32(max(1, src[..., 0].size))
+    centered = src - src.mean(axes)
+    spread = (centered * centered).mean(axes) + np.float32(epsilon)
+    rstd = 1 / np.sqrt(spread)
+    scaled = diff_dst if gamma is None else diff_dst * gamma
+    through = (scaled * centered).sum(axes) * (rstd / spread) * centered / n
+    diff_centered = scaled * rstd - through
+    diff_src = diff_centered - diff_centered.mean(axes)
+    return diff_src, (diff_dst * centered * rstd).sum(axes), diff_dst.sum(axes)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_term_that_became_0_is_range_even_within_weak_limits():
+    """Those of a kernel's own statistics are so wide that what lacks a term is within them."""
+    report = check_backward(node_by_node, own_statistics=True, quick=True)
+    in_range = {name for name, verdict in report.verdicts.items() if verdict == "range"}
+    assert in_range == {"large src, float32", "small src, float32"}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("scale", [1e14, 3e14, 1e15, 1e16])
+def test_a_term_with_a_subnormal_factor_is_range(rng, scale):
+    """Of such data, r / v is about 1e-45: it has one bit, or none."""
+    src, diff_dst = rng.standard_normal((2, 150, 1), np.float32)
+    src *= np.float32(scale)
+    options = {"gamma": np.ones(1, np.float32), "own_statistics": True}
+    report = check_backward(node_by_node, src, diff_dst, **options)
+    assert {*report.verdicts.values()} <= {"range", "right"}
+    wrong = partial(changed_src, lambda diff_src: 5 * diff_src)
+    with pytest.raises(AssertionError, match="1 wrong"):
+        check_backward(wrong, src, diff_dst, **options)
+
+
+def changed_src(change, *arrays, **options):
+    diff_src, *sums = node_by_node(*arrays, **options)
+    return change(diff_src), *sums
+
+
+POWER = """
+    x, dy, M = src.astype(vector), diff_dst.astype(vector), vector(M)
+    gamma, spread = vector(1) if gamma is None else gamma, variance + vector(epsilon)
+    rstd = 1 / np.sqrt(spread)
+    d_variance = (dy * gamma * (x - mean)).sum(axes) * vector(-0.5) * spread ** vector(-1.5)
+    diff_mean = (dy * gamma).sum(axes) * rstd
+    diff_src = dy * gamma * rstd + d_variance * 2 * (x - mean) / M - diff_mean / M
+    return diff_src.astype(number), (dy * (x - mean) * rstd).sum(axes), dy.sum(axes)
+"""
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_a_power_that_underflows_is_range_in_every_dtype(data):
+    """Of 16 bits, what is left without the term was rounded where it lies."""
+    report = check_backward(kernel_from(POWER), dtypes=data, quick=True)
+    assert ("range" in report.verdicts.values()) == (data != "float16")
+
+
+def test_range_excuses_no_result_without_such_a_product():
+    """A sum of diff_dst has none, whatever src is; nor have mean and variance."""
+
+    def nan_where_far(variance):
+        return np.where((variance > 1e20) | ((variance > 0) & (variance < 1e-20)), np.nan, 1)
+
+    def gradient(*arrays, epsilon):
+        diff_src, diff_gamma, diff_beta = MINE(*arrays, epsilon=epsilon)
+        return diff_src, diff_gamma, diff_beta * nan_where_far(arrays[3])
+
+    failing(check_backward, gradient, "large src", "diff_beta", quick=True)
+    failing(check_backward, gradient, "small src", "diff_beta", quick=True)
+    spoiled = "variance = np.where(gamma is None or abs(weight) < 1e-30, np.nan, variance)"
+    forward = kernel_of("forward", ("return", f"{spoiled}; return"))
+    failing(check_forward, forward, "small gamma", "variance", quick=True)
+
+
+@pytest.mark.whole
+def test_a_variance_about_the_first_element_is_weaker_at_most():
+    """As fast kernels shift their data; where few rows count, it may be far from the mean."""
+
+    def shifted(src, gamma, beta, epsilon):
+        axes, n = tuple(range(src.ndim - 1)), np.float32(max(1, src[..., 0].size))
+        pivot = src.reshape(-1, src.shape[-1])[0] if src.size else 0 * src.sum(axes)
+        first, second = ((src - pivot).sum(axes) / n, ((src - pivot) ** 2).sum(axes) / n)
+        mean, variance = pivot + first, np.maximum(second - first * first, 0)
+        scale = (1 if gamma is None else gamma) / np.sqrt(variance + np.float32(epsilon))
+        return (src - mean) * scale + (0 if beta is None else beta), mean, variance
+
+    assert check_forward(shifted, arithmetic="any", skip="300 x 300").passed
+    src = np.random.default_rng(0).standard_normal((400, 3)).astype(np.float32)
+    src[0] = 60
+    assert check_forward(shifted, src, arithmetic="any").passed
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_sign_of_inf_of_a_centered_gradient():
+    """Where src has Inf, semantics.md has Inf of either sign."""
+    centers = "dy = dy - dy.sum(axes) / M; through = xhat * (dy * xhat).sum(axes) / M"
+    kernel = kernel_of("backward", ("through = (diff_beta + xhat * diff_gamma) / M", centers))
+    assert check_backward(kernel, quick=True, arithmetic="any").passed
+    failing(check_backward, kernel, "Inf in src", "diff_src", quick=True, arithmetic="double")
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("power", [-40, 40])
 def test_what_overflows_or_underflows_in_other_operations(rng, power):

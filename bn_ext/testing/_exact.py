@@ -16,7 +16,7 @@ from bn_ext.testing._wide import wide_of, widened
 Exact: TypeAlias = dict[str, tuple[Any, Any]]
 
 #: Kinds of arithmetic, and what a result is called that is right in none before.
-ARITHMETICS = {"double": "", "float32": "float32 sums", "any": "src * scale + shift"}
+ARITHMETICS = {"double": "", "float32": "float32 sums", "any": "folded constants or squares"}
 ARITHMETICS |= {"float16": "float16 sums", "bfloat16": "bfloat16 sums"}  # of such data alone
 
 
