@@ -2,9 +2,11 @@
 
 setuptools cannot compile a source twice within an extension, nor sources with different
 flags. So build_c.py compiles all of them, and setuptools links. setuptools reads environment
-variables (CC, CFLAGS, LDFLAGS, ...); build_c.py lists its own.
+variables (CC, CFLAGS, LDFLAGS, ...); build_c.py lists its own. With SOURCE_DATE_EPOCH, an sdist of
+the same files has the same bytes.
 """
 
+import gzip
 import os
 import re
 import shlex
@@ -12,12 +14,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 
 # The build backend does not put the folder of setup.py on sys.path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -114,6 +118,30 @@ class BuildExt(build_ext):
         return compiler, [*compiler, "-shared", *words("LDFLAGS"), *folders, f"-l{python}"]
 
 
+class Sdist(sdist):
+    """An archive that tells nothing of when, where and by whom it was made."""
+
+    def make_archive(self, base_name, format, root_dir=None, base_dir=None, **owner):
+        epoch = os.environ.get("SOURCE_DATE_EPOCH")
+        if not epoch or format != "gztar":
+            return super().make_archive(base_name, format, root_dir, base_dir, **owner)
+
+        def anonymous(entry):
+            entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname = int(epoch), 0, 0, "", ""
+            entry.mode = 0o755 if entry.mode & 0o100 else 0o644
+            return entry
+
+        path = Path(f"{base_name}.tar.gz")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            path.open("wb") as file,
+            gzip.GzipFile("", "wb", 9, file, int(epoch)) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            archive.add(base_dir, filter=anonymous)  # names are sorted
+        return str(path)
+
+
 def readme():
     """README.md for PyPI, which shows it alone: links and pictures lead to the repository."""
     url = PROJECT["project"]["urls"]["Repository"]
@@ -132,5 +160,5 @@ with build_c.alone(Path("build")):
         ext_modules=cythonize([core]),
         long_description=readme(),
         long_description_content_type="text/markdown",
-        cmdclass={"build_ext": BuildExt},
+        cmdclass={"build_ext": BuildExt, "sdist": Sdist},
     )

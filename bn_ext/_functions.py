@@ -320,7 +320,9 @@ def batch_norm_backward(  # type: ignore[no-untyped-def]  # types: see the overl
 
     The bits of the result depend only on the values and (unless exact) on the order of src's axes
     in memory: not on the CPU, the number of threads, alignment, `out`, the dtype of a vector that
-    holds the same values, or the floating-point mode of the caller.
+    holds the same values, or the floating-point mode of the caller. Axes are ordered by the sizes
+    of their strides, the largest first, equal ones as in the shape. An axis with stride 0, which a
+    broadcast array has, keeps its place in the shape; one of length 1 does not count.
 
     Where a variance plus epsilon is negative, the result is NaN, with NumPy's RuntimeWarning of an
     invalid value, which ``np.errstate(invalid=...)`` controls. For NaN and infinite values it is

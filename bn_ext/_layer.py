@@ -662,7 +662,9 @@ def _as_state(
     missing, unexpected = own.keys() - state.keys(), state.keys() - {*names}
     if missing or unexpected:
         wrong = {"missing": missing, "unexpected": unexpected}
-        texts = {fault: ", ".join(sorted(map(str, keys))) for fault, keys in wrong.items()}
+        texts = {
+            fault: _core.escaped(", ".join(sorted(map(str, keys)))) for fault, keys in wrong.items()
+        }
         listed = [f"; {fault}: {text}" for fault, text in texts.items() if text]
         raise ValueError(f"state: expected {', '.join(names) or 'no names'}{''.join(listed)}")
     new: dict[str, Any] = {}

@@ -36,7 +36,7 @@ BRIEFLY = ["--seconds", "1e-9"]
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Here times do not matter."""
-    monkeypatch.setattr(_bench, "rest", lambda: None)
+    monkeypatch.setattr(_bench, "wait_until_idle", lambda: None)
     monkeypatch.setattr(_bench, "TURNS", 1)
 
 

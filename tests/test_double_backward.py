@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from bounds import second_errors
 from cases import DTYPES, INPUTS, Family, shape, shapes
+from needs import needs_long_double
 
 import bn_ext
 from bn_ext.testing import _formulas as reference
@@ -49,7 +50,7 @@ def test_near_the_exact_one(rng, dims, data, vector, is_training):
 
 
 @pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("data", ["float32", "float64"])
+@pytest.mark.parametrize("data", ["float32", pytest.param("float64", marks=needs_long_double)])
 def test_products_that_underflow(data, is_training):
     """Each g*dy loses up to half the smallest positive number: far more than roundings cost."""
     m, rstd, least = 1000, 10, smallest(data)

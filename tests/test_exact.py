@@ -8,7 +8,17 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shapes, team_of
+from cases import (
+    DATA_DTYPES,
+    EPSILON,
+    FORMATS,
+    Problem,
+    all_bits,
+    dtype,
+    in_thread,
+    shapes,
+    team_of,
+)  # fmt: skip
 from exact_sums import MOMENTS, are_units, exact_sum, exact_sums, far_from_0, statistics
 from members import MEMBERS, problem
 from needs import needs_cpus
@@ -172,6 +182,19 @@ def test_two_threads_add_to_a_state_at_once(rng):
     for _ in range(1000):
         assert np.array_equal(moments_of(src, num_threads=2).array, alone)
         assert team_of(2) == 2
+
+
+@needs_cpus
+@pytest.mark.parametrize("dims", [(40_000, 40), (70_000, 3), (300, 700)])
+def test_by_default_exact_sums_have_several_threads_and_the_bits_of_one(rng, dims):
+    """In parts and in a whole call."""
+    p = Problem(rng, dims, "NXC")
+    exactly = functools.partial(p.run, bn_ext.batch_norm_backward, exact=True)
+    assert in_thread(lambda: all_bits(exactly())) == all_bits(exactly(num_threads=1))
+    for sums in (moments_of, functools.partial(gradients_of, diff_dst=p.diff_dst, mean=p.mean)):
+        total, threads = in_thread(lambda sums=sums: (sums(p.src), _core.last_call()["threads"]))
+        assert threads > 1
+        assert np.array_equal(total.array, sums(p.src, num_threads=1).array)
 
 
 def test_exact_means_that_round_to_0():

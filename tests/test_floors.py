@@ -6,7 +6,7 @@ from tree import ROOT
 
 #: From the ground up. What shares a floor does not use each other.
 PYTHON = (
-    "_version _dtypes _groups _typing",
+    "_version _dtypes _groups _state _typing",
     "_results",
     "_core",
     "_runtime _derivatives",

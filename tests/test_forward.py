@@ -9,6 +9,7 @@ import pytest
 from bounds import dst_error, statistics_errors
 from cases import DATA_DTYPES, DTYPES, EPSILON, Family, all_bits, dtype, shape, shapes, team_of
 from exact_sums import statistics
+from needs import needs_long_double
 
 import bn_ext
 from bn_ext.testing import _formulas as reference
@@ -99,7 +100,9 @@ def test_squares_that_vanish_where_none_is_sampled():
     assert np.allclose(results.dst[0], -1 / 3, rtol=1e-6)
 
 
-@pytest.mark.parametrize("data", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize(
+    "data", ["float32", "bfloat16", pytest.param("float64", marks=needs_long_double)]
+)
 def test_deviations_that_count_as_none(data):
     """A channel counts as constant if no square is above 0, the sum is 0 and all sampled elements
     are equal (docs/forward.md). If one condition just fails, it does not. The bounds hold either

@@ -11,7 +11,7 @@ import members
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, all_bits, team_of
-from fp_modes import FP_MODES, LIBM, MODES, SERIOUS, X86, fp_mode, fp_mode_in_effect
+from fp_modes import FP_MODES, LIBM, MODES, SERIOUS, X87, fp_mode, fp_mode_in_effect
 from processes import run
 from sheets import SHEETS
 
@@ -49,7 +49,7 @@ def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
     assert teams == {threads}
 
 
-@pytest.mark.skipif(not X86, reason="x87's control word in fenv_t")
+@pytest.mark.skipif(not X87, reason="no word of x87's in fenv_t")
 @pytest.mark.parametrize("word", [0x07F, 0x27F, 0xF7F])
 def test_long_doubles_of_the_judge_have_their_precision(word):
     """Whatever a function leaves in x87's control word, and the word is back afterwards."""

@@ -4,6 +4,7 @@ A gated call must give, bit for bit, what the plain call gives for a diff_dst wi
 the elements that did not pass.
 """
 
+import itertools
 import math
 from functools import partial
 
@@ -11,7 +12,18 @@ import cases
 import fuzz
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, DTYPES, EPSILON, Family, all_bits, bits, dtype, packed, shape
+from cases import (
+    DATA_DTYPES,
+    DTYPES,
+    EPSILON,
+    Family,
+    all_bits,
+    bits,
+    dtype,
+    packed,
+    placed,
+    shape,
+)  # fmt: skip
 from oracle import running
 from oracle.dtypes import DTYPES as STORED
 from oracle.values import boundary
@@ -151,6 +163,24 @@ def test_a_forward_pass_fills_it(rng, isa, data, added, data_format):
         )
         passes = lets_pass(dst)
         assert bits(workspace) == bits(packed(passes, p.src, data_format)), dims
+
+
+@every_format
+@pytest.mark.parametrize("memory", ["gaps", "backwards", "spread"])
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_it_has_the_bits_of_any_view_that_is_written(rng, data, memory, data_format):
+    """In whatever order the view's axes lie: bits are in src's."""
+    for dims in SIZES:
+        p = Family(rng, shape(*dims, data_format), data_format, data)
+        statistics = {"training": [], "inference": ["mean", "variance"]}
+        for (name, more), order in itertools.product(statistics.items(), (None, (2, 1, 0))):
+            out = placed(np.zeros_like(p.src), memory, order=order)
+            workspace = workspace_for(p.src.shape)
+            p.take(
+                getattr(bn_ext, f"batch_norm_{name}"), "src", *more, "gamma", "beta",
+                workspace=workspace, out=out if more else (out, None, None), **RELU,
+            )  # fmt: skip
+            assert bits(workspace) == bits(packed(lets_pass(out), p.src, data_format)), dims
 
 
 def workspace_for(dims):

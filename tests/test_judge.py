@@ -7,7 +7,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 from cases import DATA_DTYPES
-from needs import HAS_LONG_DOUBLE
+from needs import LONG_DOUBLE
 from remembered import KINDS, _remembered, case_of, is_wrong, long_double, solved  # noqa: F401
 from weak_kernels import SUMS, Kernels
 
@@ -16,7 +16,7 @@ from bn_ext.testing import Report, check_backward
 from bn_ext.testing._case import OPERANDS, Case, Kind
 from bn_ext.testing._cases import RECIPES, standard_cases
 from bn_ext.testing._exact import ARITHMETICS
-from bn_ext.testing._report import Finding, called, compared, judged, run
+from bn_ext.testing._report import Finding, call, compared, judged, run
 
 pytestmark = [pytest.mark.fast, pytest.mark.any_level]
 
@@ -39,7 +39,7 @@ def right_gradients():
     """{case: what a right kernel returns} of the standard cases: they pass in any arithmetic."""
     kernel, cases = functions(Kernels(SUMS["wide"]))["backward"], standard("backward")
     assert not run(kernel, cases, arithmetic="double").failures
-    return {case.name: called(kernel, case) for case in cases}
+    return {case.name: call(kernel, case) for case in cases}
 
 
 def failing(kernel, cases, arithmetic="float32"):
@@ -47,7 +47,7 @@ def failing(kernel, cases, arithmetic="float32"):
     are the right kernel's; and nobody searches for what explains the others.
     """
     for case in cases:
-        results, right = called(kernel, case), right_gradients()[case.name]
+        results, right = call(kernel, case), right_gradients()[case.name]
         if isinstance(results, Finding):
             yield case.name.rpartition(",")[0]
             continue
@@ -98,7 +98,7 @@ def test_folded_kernels_are_named_by_default(name):
 @pytest.mark.parametrize("name", KINDS)
 def test_limits_end_where_they_say(name, data):
     """A right result that is moved by a bit less than a limit passes, by a bit more fails."""
-    if data == "float64" and not HAS_LONG_DOUBLE:
+    if data == "float64" and not LONG_DOUBLE:
         pytest.skip("doubles hold no bits of a limit of float64")
     for case in standard_cases(KINDS[name], data, skip=[*{*RECIPES} - {"three rows", "two axes"}]):
         for result, pair in solved(case).items():
@@ -464,7 +464,7 @@ def counting(row, times):
 
 def verdicts(function, cases):
     """Those of all results, without a search for what explains them."""
-    return {finding.verdict for case in cases for finding in judged(case, called(function, case))}
+    return {finding.verdict for case in cases for finding in judged(case, call(function, case))}
 
 
 @pytest.mark.parametrize("name", ["training", "backward", "frozen", "own", "double"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from allpairspy import AllPairs
 from cases import DATA_DTYPES
-from needs import HAS_LONG_DOUBLE
+from needs import LONG_DOUBLE
 from remembered import long_double
 
 import bn_ext
@@ -54,7 +54,7 @@ class Call:
 
     def change_bits(self):
         if self.count % 2:
-            self.cast(np.longdouble if HAS_LONG_DOUBLE else np.float64)
+            self.cast(np.longdouble if LONG_DOUBLE else np.float64)
 
     def move(self, kind):
         """Some results as far off as this kind of arithmetic may be, and no stronger one."""
@@ -172,7 +172,7 @@ def function_of(o, kind, changed):
 
 @pytest.mark.parametrize("o", ROWS, ids=lambda o: ",".join(map(str, o.values())))
 def test_options_of_the_judge_in_pairs(o):
-    if o["dtypes"] == "float64" and o["mistake"] in IN_LONG_DOUBLES and not HAS_LONG_DOUBLE:
+    if o["dtypes"] == "float64" and o["mistake"] in IN_LONG_DOUBLES and not LONG_DOUBLE:
         pytest.skip("float64 results in other bits are long doubles")
     check, mode = CHECKS[o["check"]]
     is_double = check is check_double_backward

@@ -1,13 +1,24 @@
 """Any strides: right results, in src's order of axes, with no more copies than promised."""
 
+import itertools
 import tracemalloc
 from functools import partial
 
 import guarded
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, FORMATS, Problem, all_bits, dtype, full_order, placed, team_of
-from members import MEMBERS, problem
+from cases import (
+    DATA_DTYPES,
+    EPSILON,
+    FORMATS,
+    Problem,
+    all_bits,
+    dtype,
+    full_order,
+    placed,
+    team_of,
+)
+from members import MEMBERS, laid, problem
 
 import bn_ext
 from bn_ext import _core
@@ -116,6 +127,31 @@ def test_axes_of_equal_strides_keep_their_order(rng):
             dense = (placed(a, order=order) for a in (src, p.diff_dst))
             wanted = p.run(bn_ext.batch_norm_backward, *dense)
             assert all_bits(results) == all_bits(wanted)
+
+
+#: Strides, in elements, of an array of shape (4, 7, 6, 5) -> the order of its axes.
+BROADCAST = {
+    (0, 30, 5, 1): [0, 1, 2, 3],
+    (0, 1, 35, 7): [0, 2, 3, 1],
+    (0, 1, -35, 7): [0, 2, 3, 1],
+    (210, 1, 0, 7): [0, 3, 2, 1],
+    (1, 0, 20, 4): [2, 1, 3, 0],
+    (1, 4, 0, 0): [1, 0, 2, 3],
+    (0, 0, 0, 0): [0, 1, 2, 3],
+}
+
+
+@pytest.mark.parametrize("steps", BROADCAST, ids=str)
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_an_axis_of_stride_0_keeps_its_place_in_the_shape(rng, data_format, steps):
+    """The others are sorted into the places that are left (docs/howto/reproducibility.md)."""
+    order, p = BROADCAST[steps], Problem(rng, (4, 7, 6, 5), data_format)
+    p.src = view_of("float32", p.src.shape, steps)
+    p.src.base[...] = rng.standard_normal(p.src.base.shape)
+    results = p.run(bn_ext.batch_norm_backward)
+    assert results.diff_src.transpose(order).flags.c_contiguous
+    dense = (placed(a, order=order) for a in (p.src, p.diff_dst))
+    assert all_bits(results) == all_bits(p.run(bn_ext.batch_norm_backward, *dense))
 
 
 def test_more_axes_than_anyone_has(rng):
@@ -250,3 +286,160 @@ def test_steps_between_elements(rng, data, at_end):
         diff_dst[...] = p.diff_dst
         p.run(bn_ext.batch_norm_backward, diff_dst=diff_dst, out=(out, None, None), num_threads=1)
         assert np.array_equal(memory, expected), (shape, strides)
+
+
+STEPS = (1, 2, 3, 4, -1, -2, -3)
+MOST_ROWS, MOST_COLUMNS, MOST_CHANNELS, MOST_WIDTH = 40, 16, 8, 40
+LENGTHS = range(3, MOST_ROWS + 1)
+
+
+def small_views():
+    """(layout, the shape but for one length, where that length belongs, strides in elements) of all
+    small views: columns of wider rows, every few rows or backwards; elements that are a few apart;
+    channels-first images of a few channels of more. Strides that are the same stand once.
+    """
+    views = []
+    for columns in range(1, MOST_COLUMNS + 1):
+        aparts = {w * step for w in range(columns, MOST_WIDTH + 1) for step in STEPS}
+        views += [("NXC", (columns,), 0, (apart, 1)) for apart in sorted(aparts)]
+        for step, gap in itertools.product(STEPS, (0, 1)):
+            views.append(("NXC", (columns,), 0, (abs(step) * columns + gap, step)))
+    for channels, step, gap in itertools.product(range(1, MOST_CHANNELS + 1), STEPS, (0, 1)):
+        row = abs(step) * MOST_ROWS + gap
+        views.append(("NCX", (2, channels), 2, ((channels + gap) * row, row, step)))
+        for run in range(2, MOST_CHANNELS + 1):
+            columns = (channels + gap) * run
+            views.append(("NCX", (channels, run), 0, (columns * step, run, 1)))
+    return dict.fromkeys(views)
+
+
+def reach(shape, strides):
+    """How many elements lie before a view's first one, and how many from there on."""
+    ends = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
+    return -sum(end for end in ends if end < 0), 1 + sum(end for end in ends if end > 0)
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_every_small_view_is_read_and_written_as_it_is(isa, data):
+    """Every number is another and becomes itself, (x - 0) / sqrt(1) * 1 + 0; gaps stay as they are.
+    Rows and columns change places, too: then operands are copied as a whole.
+    """
+    kind = dtype(data)
+    bits, one = np.dtype(f"u{kind.itemsize}"), np.ones(1, kind)
+    numbers = np.arange(16_000, dtype=bits) + one.view(bits)
+    written, normalize = np.full_like(numbers, 7), bn_ext.batch_norm_inference
+    vectors = {c: (np.zeros(c, kind), np.ones(c, kind)) for c in range(1, MOST_COLUMNS + 1)}
+
+    def check(data_format, shapes, strides, out_strides):
+        sides = [reach(shapes[-1], steps) for steps in (strides, out_strides)]
+        steps = [[step * kind.itemsize for step in steps] for steps in (strides, out_strides)]
+        at, out_at = (before * kind.itemsize for before, _ in sides)
+        everything = written[: sum(sides[1])]
+        everything[...] = 7
+        options = {"epsilon": 0.0, "data_format": data_format, "num_threads": 1}
+        for shape in shapes:
+            src = np.ndarray(shape, kind, numbers, at, steps[0])
+            out = np.ndarray(shape, kind, written, out_at, steps[1])
+            normalize(src, *vectors[shape[FORMATS[data_format]]], out=out, **options)
+            assert out.tobytes() == src.tobytes(), (isa, shape, strides, out_strides)
+        out.view(bits)[...] = 7
+        assert (everything == 7).all(), (isa, shapes[-1], out_strides)
+
+    for data_format, dims, place, strides in small_views():
+        shapes = [(*dims[:place], n, *dims[place:]) for n in LENGTHS]
+        check(data_format, shapes, strides, strides)
+    for columns, gap in itertools.product(range(1, MOST_COLUMNS + 1), (0, 1)):
+        shapes = [(n, columns) for n in LENGTHS]
+        strides = (columns + gap, 1), (1, MOST_ROWS + gap)
+        check("NXC", shapes, *strides)
+        check("NXC", shapes, *reversed(strides))
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_gradients_of_every_few_columns_have_the_bits_of_a_copy(rng, isa, data):
+    p = Problem(rng, (MOST_ROWS, MOST_COLUMNS), "NXC", data)
+    memory = np.empty((4, MOST_ROWS * MOST_WIDTH), p.src.dtype)
+    for columns in range(1, MOST_COLUMNS + 1):
+        vectors = [vector[:columns] for vector in p.vectors()]
+        tensors = [np.ascontiguousarray(a[:, :columns]) for a in (p.src, p.diff_dst)]
+
+        def gradients(src, diff_dst, out=(None, None, None), vectors=vectors):
+            options = {"epsilon": EPSILON, "num_threads": 1, "out": out}
+            return bn_ext.batch_norm_backward(src, diff_dst, *vectors, **options)
+
+        want = {n: all_bits(gradients(*(a[:n] for a in tensors))) for n in LENGTHS}
+        for width in range(columns, MOST_WIDTH + 1):
+            memory[...] = np.nan
+            rooms = memory[:, : MOST_ROWS * width].reshape(4, MOST_ROWS, width)
+            src, diff_dst, out, _ = rooms[..., width - columns :]
+            src[...], diff_dst[...] = tensors
+            for n in LENGTHS:
+                results = gradients(src[:n], diff_dst[:n], (out[:n], None, None))
+                assert all_bits(results) == want[n], (isa, n, columns, width)
+
+
+def every_view(data):
+    """(a layout, an array that is such a view): all that this file has."""
+    for data_format, dims, place, strides in small_views():
+        yield data_format, view_of(data, (*dims[:place], MOST_ROWS, *dims[place:]), strides)
+    for dims, data_format, strides in strided_views():
+        yield data_format, view_of(data, dims, strides)
+    for room, index in ROWS.values():
+        yield "NXC", placed(np.zeros(room, dtype(data)))[index]
+    for data_format, room, index, order in UNCOPIED.values():
+        yield data_format, placed(np.zeros(room, dtype(data)), order=order)[index]
+    for data_format, dims, axis in itertools.chain(*BOUNDS.values()):
+        yield data_format, longer(np.zeros(dims, dtype(data)), axis)
+    for dims in LONG:
+        yield "NXC", placed(np.zeros(dims, dtype(data)), "spread", order=range(len(dims))[::-1])
+
+
+def view_of(data, dims, strides):
+    before, behind = reach(dims, strides)
+    memory = np.zeros(before + behind, dtype(data))
+    steps = [step * memory.itemsize for step in strides]
+    return np.ndarray(dims, memory.dtype, memory, before * memory.itemsize, steps)
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_exact_sums_of_every_view(rng, data):
+    """They are those of a copy: what lies between its elements does not count."""
+    numbers = rng.standard_normal(1 << 20, np.float32).astype(dtype(data))
+    for data_format, src in every_view(data):
+        memory = src if src.base is None else src.base
+        memory.view(dtype(data)).reshape(-1)[...] = np.nan
+        src[...] = numbers[: src.size].reshape(src.shape)
+        diff_dst, copy = src[::-1], np.ascontiguousarray(src)
+        mean = np.ones(src.shape[FORMATS[data_format]], np.float32)
+        options = {"data_format": data_format, "exact": True, "num_threads": 1}
+        for function, *arguments in (
+            (bn_ext.Statistics, (src,), (copy,)),
+            (bn_ext.GradientSums, (src, diff_dst, mean), (copy, copy[::-1].copy(), mean)),
+        ):
+            of_view, of_copy = (function(*each, **options) for each in arguments)
+            states = [_core.canonical_state(a.array, a._format) for a in (of_view, of_copy)]
+            assert np.array_equal(*states), (function, src.shape, src.strides)
+
+
+#: With so many channels, a call has tiles of some, even on one thread: see WIDEST in plan.c.
+MANY_CHANNELS = [((6, 9000), "NXC"), ((3, 2, 4500), "NXC"), ((3, 4500, 2), "NCX")]
+
+
+@pytest.mark.parametrize("data", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("name", MEMBERS)
+def test_views_of_more_channels_than_the_widest_tile_on_one_thread(rng, name, data):
+    member, tasks = MEMBERS[name], set()
+    for dims, data_format in MANY_CHANNELS:
+        p = problem(rng, dims, data_format, data)
+        for is_training in (True, False):
+            options = {"is_training": is_training, "num_threads": 1}
+            _, bits = member.run(p, **options)
+            for memory in ("gaps", "backwards", "spread"):
+                views = laid(p, lambda array, memory=memory: placed(array, memory))
+                read = {tensor: getattr(views, tensor) for tensor in member.reads}
+                out = [
+                    placed(p.src, memory) if kind == "tensor" else None for kind in member.returns
+                ]
+                assert member.run(p, read, out=out, **options)[1] == bits, (dims, memory)
+                tasks.add(_core.last_call()["tasks"])
+    assert max(tasks) > 1 or member.function == "inference" or "exact" in member.flags

@@ -13,7 +13,7 @@ from cases import DATA_DTYPES, DTYPES, INPUTS, SHORT, Problem, shape
 from exact_sums import gradient
 
 import bn_ext
-from bn_ext import BatchNormGradients
+from bn_ext import BatchNormGradients, _core
 from bn_ext.testing import _formulas as reference
 from bn_ext.testing._limits import MEAN, arithmetic, unit
 from bn_ext.testing._wide import Wide, wide_of
@@ -312,3 +312,36 @@ def test_more_elements_than_32_bits_count():
         results = bn_ext.Statistics(src, exact=exact, data_format="NCX")
         assert (results.mean.tolist(), results.variance.tolist()) == ([1, 3], [1, 9])
         assert results.count == 2**32 + 2**16
+
+
+#: Shapes of many chunks; each form of src_c/call/order.c.
+OF_CHUNKS = [((40_000, 10), "NXC"), ((20_000, 130), "NXC"), ((30_000, 3, 20), "NCX")]
+OF_CHUNKS += [((3000, 2, 200), "NCX"), ((2, 2, 400_000), "NCX")]
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("dims", "data_format"), OF_CHUNKS)
+def test_sums_of_float64_lose_nothing_between_chunks(rng, dims, data_format, threads):
+    """Each chunk's sums are whole numbers that doubles hold. Totals on the way are larger; what
+    rounding takes from these comes back.
+    """
+    axis = cases.FORMATS[data_format]
+    channels, src = dims[axis], np.ones(dims)
+    mean, options = np.zeros(channels), {"data_format": data_format, "num_threads": threads}
+    bn_ext.GradientSums(src, src, mean, data_format=data_format, num_threads=1)
+    chunks, count = _core.last_call()["tasks"], src.size // channels
+    assert chunks >= 8
+    most = int(2**52 * chunks / count)
+    half = rng.integers(most // 2, most, (channels, count // 2)) | 1
+    numbers = np.concatenate([half, -rng.permuted(half, axis=1)], axis=1).astype(float)
+    numbers[:, :5] += 1
+    others = [n for k, n in enumerate(dims) if k != axis % len(dims)]
+    diff_dst = np.ascontiguousarray(np.moveaxis(numbers.reshape(channels, *others), 0, axis))
+    sums = bn_ext.GradientSums(src, diff_dst, mean, **options)
+    cases.team_of(threads)
+    results = bn_ext.batch_norm_backward(
+        src, diff_dst, mean, mean + 1, None, epsilon=0.0, sums=sums, **options
+    )
+    for name in ("diff_gamma", "diff_beta"):
+        assert getattr(results, name).tolist() == [5.0] * channels, name

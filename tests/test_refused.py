@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from cases import DATA_DTYPES, EPSILON, INPUTS, TENSORS, TEXTS, VECTORS, dtype, order_bytes
 from members import AFFINE, SECOND
+from needs import LONG_DOUBLE
 from refusals import OPERANDS, RESULTS, as_out, four, outs, read_only, refused, takes
 
 import bn_ext
@@ -122,7 +123,8 @@ SHAPES = {
     "tensor": [(6, 4), (6, 4, 5, 1), (6, 4, 6), (5, 4, 5), (6, 20), (0, 4, 5), (), (5,)],
     "vector": [(4,), (6,), (), (1,), (5, 1), (1, 5), (0,)],
 }
-WRONG_DTYPES = ["int32", "uint8", "bool", "complex64", "longdouble", "object"]
+WIDER = [np.longdouble] * LONG_DOUBLE
+WRONG_DTYPES = ["int32", "uint8", "bool", "complex64", "object", *WIDER]
 LOST = "masked arrays are not accepted, because the mask would be lost"
 
 
@@ -451,11 +453,11 @@ OF_OBJECTS = [
     # Other dtypes and numbers: what to pass instead.
     *(row("backward", TypeError, rf"; pass np.asarray\({name}, np.float64\)$",
           **{name: take(name, lambda a, kind=kind: a.astype(kind))})
-      for name in VECTORS for kind in (bool, np.int8, np.int64, np.longdouble)),
+      for name in VECTORS for kind in (bool, np.int8, np.int64, *WIDER)),
     *(row("backward", TypeError, f"^{name}: expected an array, got .*; np.full makes an array of",
           **{name: number}) for name in VECTORS for number in (1, 1.0, np.float32(1))),
     *rows("GradientSums", TypeError, "mean", r".*; pass np.asarray\(mean, np.float64\)$",
-          np.arange(5), np.ones(5, np.longdouble)),
+          np.arange(5), *(np.ones(5, kind) for kind in WIDER)),
     # What no conversion helps gets no advice.
     *(row("training", TypeError, r"^(?!.*pass )src: ", src=value) for value in (
         np.array([["a", 1.0]], object), np.array([["a", "b"]]), np.array([[1j, 2.0]], object),
@@ -471,8 +473,8 @@ ADVICE = {
         ROW.tolist(), tuple(ROW), ROW, memoryview(ROW), array.array("f", ROW)],
     "np.asarray(src, np.float64)": [
         TABLE.tolist(), memoryview(TABLE), TABLE.astype(np.int32), TABLE.astype(np.uint64),
-        TABLE.astype(np.longdouble), TABLE.astype(object), [[1, 2.5], [10**40, 1]],
-        np.array([[2**53 - 1], [2**53 - 2]])],
+        TABLE.astype(object), [[1, 2.5], [10**40, 1]], np.array([[2**53 - 1], [2**53 - 2]]),
+        *(TABLE.astype(kind) for kind in WIDER)],
     "np.asarray(src, np.float32)": [TABLE.astype(bool), TABLE.astype(np.int8)],
     "np.asarray(src, np.float16)": [swapped(TABLE.astype(np.float16))],
     "np.asarray(src, ml_dtypes.bfloat16)": [TABLE.astype(BF16).view(BF16.newbyteorder())],
@@ -527,3 +529,17 @@ def test_refused(p, name, refusal):
 def test_every_row_is_called():
     called = {id(call.values[1]) for call in CALLS}
     assert [refusal for refusal in REFUSED if id(refusal) not in called] == []
+
+
+class Hostile:
+    def __repr__(self):
+        return "\x1b[31m\x00ü"
+
+
+def test_control_characters_of_foreign_text_are_escaped():
+    """They would move a terminal's cursor; letters of other alphabets stay."""
+    with pytest.raises(TypeError, match=r"got \\x1b\[31m\\x00ü$"):
+        bn_ext.batch_norm_training(np.ones((4, 2)), epsilon=Hostile())
+    layer = bn_ext.BatchNorm(2)
+    with pytest.raises(ValueError, match=r"unexpected: \\x1b\[2J$"):
+        layer.load_state_dict({**layer.state_dict(), "\x1b[2J": 1})

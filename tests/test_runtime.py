@@ -3,15 +3,17 @@
 import itertools
 import os
 import re
-import resource
 
 import numpy as np
 import pytest
-from needs import CPUS, needs_cpus, needs_libgomp, needs_openmp
+from needs import CPUS, needs_cpus, needs_libgomp, needs_openmp, needs_posix
 from processes import strict
 
 import bn_ext
 from bn_ext import _core, _groups, _runtime
+
+if os.name == "posix":
+    import resource
 
 GIB = 1 << 30
 
@@ -158,6 +160,7 @@ def groups(tmp_path, files, membership):
     return str(root), str(tmp_path / "membership")
 
 
+@needs_posix
 @pytest.mark.parametrize(
     ("files", "membership", "ulimit", "memory"),
     [
@@ -181,6 +184,7 @@ def test_memory_that_this_process_may_use(
     assert _runtime._memory(*groups(tmp_path, files, membership)) == memory
 
 
+@needs_posix
 def test_an_eighth_of_the_memory_is_kept():
     memory = _runtime._memory()
     assert 0 < memory <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

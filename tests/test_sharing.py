@@ -1,6 +1,7 @@
 """Outputs may share no memory with inputs, except in place, nor with one another."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -196,3 +197,53 @@ def test_a_place_does_not_depend_on_axes_of_length_1(rng, name, dims, data_forma
         results, bits = member.run(p, read, summed=summed, out=tuple(out))
         assert results[i] is out[i]
         assert bits == wanted
+
+
+UPDATED = ["running_mean", "running_variance"]
+#: What else a forward pass in training has, and whether it writes it.
+BESIDE = {"src": 0, "gamma": 0, "beta": 0, "src_1": 0, "dst": 1, "mean": 1, "variance": 1}
+BESIDE |= dict.fromkeys(UPDATED, 1)
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("other", BESIDE)
+@pytest.mark.parametrize("name", UPDATED)
+def test_running_statistics_share_no_element_with_what_is_there(rng, name, other, exact, first):
+    if name == other:
+        return
+    p = problem(rng, (ROWS, CHANNELS), "NXC", "float64")
+    base = {key: getattr(p, key) for key in ("src", "gamma", "beta", "src_1")}
+    base |= {key: getattr(p, key).astype(float) for key in UPDATED}
+    base |= {"dst": p.result, "mean": np.zeros(CHANNELS), "variance": np.ones(CHANNELS)}
+
+    def call(**changed):
+        arrays = {**{key: array.copy() for key, array in base.items()}, **changed}
+        before = [arrays[key].tobytes() for key in arrays]
+        out = tuple(arrays.pop(key) for key in ("dst", "mean", "variance"))
+        try:
+            results = bn_ext.batch_norm_training(
+                **arrays, out=out, epsilon=EPSILON, exact=exact,
+                exponential_avg_factor=0.3, correction=0,
+            )  # fmt: skip
+        except ValueError:
+            again = {**arrays, **dict(zip(("dst", "mean", "variance"), out, strict=True))}
+            assert [again[key].tobytes() for key in base] == before
+            raise
+        return all_bits([*results, arrays[UPDATED[0]], arrays[UPDATED[1]]])
+
+    right, sizes = call(), (base[name].size, base[other].size)
+    for common in (0, 1):
+        memory = np.zeros(sum(sizes))
+        starts = (0, sizes[0] - common) if first else (sizes[1] - common, 0)
+        arrays = {}
+        for key, start in zip((name, other), starts, strict=True):
+            arrays[key] = memory[start : start + base[key].size].reshape(base[key].shape)
+            arrays[key][...] = base[key]
+        if common:
+            with pytest.raises(ValueError, match="shares memory with") as raised:
+                call(**arrays)
+            named = f"{other} in out" if other in ("dst", "mean", "variance") else other
+            assert {name, named} == {*re.split(r": shares memory with | \(", str(raised.value))[:2]}
+        else:
+            assert call(**arrays) == right

@@ -1,6 +1,9 @@
 """A clone: its import, compiled or not, and the versions of its linters."""
 
+import base64
+import email
 import errno
+import hashlib
 import itertools
 import json
 import os
@@ -10,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 import tomllib
@@ -70,6 +74,55 @@ def test_each_test_of_teams_says_how_many_threads_it_had():
         named = [text for text in tests if text.startswith("def test_")]
         silent += [text for text in named if asks.search(text) and not tells.search(text)]
     assert silent == []
+
+
+#: A file of a wheel -> the licenses in its metadata, the texts that it has.
+HELD = {
+    "bn_ext/_core.so": ("BSD-3-Clause", ["LICENSE"]),
+    "bn_ext.libs/libgomp-98df74fd.so.1.0.0": (
+        "BSD-3-Clause AND GPL-3.0-or-later WITH GCC-exception-3.1",
+        ["LICENSE", "LICENSE-libgomp.txt"],
+    ),
+    "bn_ext/.dylibs/libomp.dylib": (
+        "BSD-3-Clause AND Apache-2.0 WITH LLVM-exception",
+        ["LICENSE", "LICENSE-libomp.txt"],
+    ),
+    "bn_ext/libomp.dll": (
+        "BSD-3-Clause AND Apache-2.0 WITH LLVM-exception",
+        ["LICENSE", "LICENSE-libomp.txt"],
+    ),
+}
+
+
+@pytest.mark.parametrize("file", HELD)
+def test_a_wheel_has_the_license_of_what_it_holds(tmp_path, file):
+    """And of nothing else."""
+    wheel, folder = tmp_path / "bn_ext-1.0-cp311-cp311-any.whl", "bn_ext-1.0.dist-info"
+    metadata = "Name: bn_ext\nLicense-Expression: BSD-3-Clause\nLicense-File: LICENSE\n\nText\n"
+    written = {file: "", f"{folder}/METADATA": metadata, f"{folder}/licenses/LICENSE": "BSD"}
+    record = "".join(f"{name},sha256=0,0\n" for name in written) + f"{folder}/RECORD,,\n"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in {**written, f"{folder}/RECORD": record}.items():
+            archive.writestr(name, text)
+    done = python(ROOT / ".ci" / "licenses.py", tmp_path)
+    assert done.returncode == 0, done.stderr
+    expression, names = HELD[file]
+    with zipfile.ZipFile(wheel) as archive:
+        made = {name: archive.read(name) for name in archive.namelist()}
+    told = email.message_from_bytes(made[f"{folder}/METADATA"])
+    assert told["License-Expression"] == expression
+    assert told.get_all("License-File") == names
+    assert told.get_payload() == "Text\n"
+    assert {name for name in made if "licenses" in name} == {
+        f"{folder}/licenses/{name}" for name in names
+    }
+    for name in names[1:]:
+        assert made[f"{folder}/licenses/{name}"] == (ROOT / name).read_bytes()
+    for line in made[f"{folder}/RECORD"].decode().splitlines():
+        name, digest, size = line.split(",")
+        if digest not in ("", "sha256=0"):
+            right = base64.urlsafe_b64encode(hashlib.sha256(made[name]).digest())
+            assert (digest, size) == (f"sha256={right.decode().rstrip('=')}", str(len(made[name])))
 
 
 @pytest.fixture
@@ -402,6 +455,24 @@ def test_other_flags_compile_again_and_the_same_do_not(sources):
     first, same, changed = (built(f"-DFOR={number}") for number in (1, 1, 2))
     assert first == same
     assert all(changed[path] > when for path, when in same.items())
+
+
+def test_an_sdist_has_the_same_bytes_twice(sources):
+    digests = set()
+    for when in 1, 2:
+        tree, place = sources.parent / f"tree{when}", sources.parent / f"made{when}"
+        shutil.copytree(sources, tree)
+        for path in tree.rglob("*.md"):
+            os.utime(path, (when, when))
+        command = "setup.py", "-q", "sdist", "--dist-dir", place
+        done = python(*command, cwd=tree, SOURCE_DATE_EPOCH="1764547200")
+        assert done.returncode == 0, done.stderr
+        (made,) = place.iterdir()
+        digests.add(hashlib.sha256(made.read_bytes()).hexdigest())
+        with tarfile.open(made) as archive:
+            assert {entry.mtime for entry in archive} == {1764547200}
+            assert f"{made.name.removesuffix('.tar.gz')}/setup.py" in archive.getnames()
+    assert len(digests) == 1
 
 
 def test_a_missing_compiler_is_named(sources):

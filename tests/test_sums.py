@@ -133,7 +133,7 @@ def test_nothing_overflows_that_both_together_do_not(off, counts):
 
 def test_what_fits_a_double_is_right_however_large(rng):
     """Near the largest double, in parts whose variances fit one; compared with fractions."""
-    largest = np.finfo(float).max
+    largest = float(np.finfo(float).max)
     for _ in range(200):
         parts = []
         for _ in range(int(rng.integers(2, 5))):

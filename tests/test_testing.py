@@ -1,6 +1,7 @@
 """bn_ext.testing passes right kernels and finds wrong ones; the report says where and why."""
 
 import itertools
+import os
 import re
 import shutil
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from cases import DATA_DTYPES, FORMATS, SHORT
 from command_line import run as command
+from needs import needs_posix
 from processes import python
 from remembered import CASES, _remembered, case_of, is_wrong  # noqa: F401
 from sheets import WithDLPack
@@ -723,7 +725,7 @@ def test_examples_in_other_languages(name):
 
 
 MODULE = """
-import ctypes, multiprocessing, os, signal, time
+import faulthandler, multiprocessing, os, signal, time
 from concurrent.futures import ProcessPoolExecutor
 import bn_ext
 number = 3
@@ -734,7 +736,7 @@ def wrong(*arrays, epsilon):
 def null(*arrays, epsilon):
     print("called")
     if arrays[4] is None:
-        ctypes.string_at(0)
+        faulthandler._read_null()
     return right(*arrays, epsilon=epsilon)
 def ends(*arrays, epsilon):
     os._exit(3)
@@ -746,7 +748,7 @@ def signalled(*arrays, epsilon):
 def pooled(*arrays, epsilon):
     pool = ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
     print("process", pool.submit(os.getpid).result())
-    ctypes.string_at(0)
+    faulthandler._read_null()
 """
 MODULES = {"my_kernels": MODULE, "my_exit": "raise SystemExit(0)", "my_fault": "1 / 0"}
 MODULES["my_place"] = "import os; os.chdir('/'); f = len"
@@ -762,6 +764,7 @@ def modules(tmp_path, monkeypatch):
         (tmp_path / f"{name}.py").write_text(text)
 
 
+FAULT = "SIGSEGV" if os.name == "posix" else "exit status 0xc0000005"
 #: The function, options, the exit status, and what is printed.
 COMMANDS = [
     ("my_kernels:right", "", 0, r"^0 of \d cases fail\n"),
@@ -770,14 +773,14 @@ COMMANDS = [
     ("my_kernels:right", "--own-statistics --op double-backward --layout NCX", 1, r" cases fail"),
     ("my_kernels:wrong", "--quick", 1, "wrong:\n.* epsilon 2"),
     ("my_kernels.py:null", "", 1,
-     r"crashed:\n +-  without gamma, float32 +function +crashed .SIGSEGV.\n1 crashed, \d right\n$"),
+     rf"crashed:\n +-  without gamma, float32 +function +crashed .{FAULT}.\n1 crashed, \d right"),
     ("my_kernels:ends", "", 1,
      r"further cases +function +not called, after 2 crashes\ncrashed:\n.*two axes, float32 and 1 "
      r"more +function +crashed .exit status 3.\n2 crashed, 1 not judged\n$"),
     ("my_kernels.py:slow", "--timeout 3", 1,
      r"without gamma, float32 +function +did not return within 3 s\n1 crashed, \d right\n$"),
     pytest.param(
-        "my_kernels.py:signalled", "", 1, r"crashed .signal \d+.\n"),
+        "my_kernels.py:signalled", "", 1, r"crashed .signal \d+.\n", marks=needs_posix),
     ("my_place:f", "", 1, "raised TypeError"),
     ("my_end:f", "", 2, "crashed .exit status 1. before the first call"),
     ("my_exit:f", "", 2, "^bn-ext check: my_exit:f: cannot be imported .SystemExit: 0.\n$"),
@@ -842,6 +845,7 @@ def test_every_recipe_is_a_case_of_some_operation():
     assert {name.rpartition(",")[0] for name in names} == {*RECIPES}
 
 
+@needs_posix
 @pytest.mark.usefixtures("modules")
 def test_processes_that_a_function_has_started_end_with_it(capfd, monkeypatch):
     """One that lives holds the pipe open, so that no end of it is seen."""

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 import pytest
 import threadpoolctl
-from cases import LARGE, Problem, all_bits, in_thread, mixed_bits, threads_used
+from cases import LARGE, Problem, all_bits, are_expected, in_thread, mixed_bits, threads_used
 from needs import CPUS, needs_cpus, needs_libgomp, needs_openmp
 from processes import run
 
@@ -84,22 +84,27 @@ def test_threads_that_a_call_is_worth(rng, shape, data_format, gradient):
     """By the rule of docs/howto/threads.md."""
     p = Problem(rng, shape, data_format)
     options = {"epsilon": 1, "data_format": data_format}
-    calls = {
-        5: (bn_ext.batch_norm_backward, *p.arguments().values()),
-        2: (bn_ext.batch_norm_inference, p.src, p.mean, p.variance),
-        8: (bn_ext.batch_norm_double_backward, *p.arguments().values(), p.diff_dst),
-    }
+    exact = {"data_format": data_format, "exact": True}
+    calls = [
+        (5, partial(bn_ext.batch_norm_backward, *p.arguments().values(), **options)),
+        (2, partial(bn_ext.batch_norm_inference, p.src, p.mean, p.variance, **options)),
+        (8, partial(bn_ext.batch_norm_double_backward, *p.arguments().values(), p.diff_dst,
+                    **options)),
+        (5, partial(bn_ext.Statistics, p.src, **exact)),
+        (5, partial(bn_ext.GradientSums, p.src, p.diff_dst, p.mean, **exact)),
+    ]  # fmt: skip
 
-    def threads_of(function, *arguments):
-        function(*arguments, **options)
-        return _core.last_call()["threads"]
+    def last_call_of(call):
+        call()
+        return _core.last_call()
 
     of_channel = {"NXC": 8, "NCX": 64}[data_format]
-    for passes, call in calls.items():
+    for passes, call in calls:
         worth = passes * p.src.size / 5 + of_channel * len(p.mean)
         threads = max(1, worth // 49152)
         assert passes != 5 or threads == gradient
-        assert in_thread(partial(threads_of, *call)) == min(_core.default_threads(), threads)
+        last, most = in_thread(partial(last_call_of, call)), _core.default_threads()
+        assert are_expected(last["threads"], min(most, threads), last["tasks"])
 
 
 @needs_openmp

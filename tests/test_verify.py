@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from command_line import run
 from exact_sums import STATES, integer_of, units_of
-from fp_modes import FP_MODES, LIBM, X86, fp_mode
+from fp_modes import FP_MODES, LIBM, X87, fp_mode
 
 import bn_ext
 from bn_ext._cli import verify
@@ -99,7 +99,7 @@ def test_a_changed_floating_point_mode_is_found(capsys, name):
     assert ("become 0" in out) == (name == "flush")
 
 
-@pytest.mark.skipif(not X86, reason="other machines have no x87")
+@pytest.mark.skipif(not X87, reason="no word of x87's in fenv_t")
 def test_a_changed_precision_of_long_doubles_is_found():
     env, changed = (ctypes.create_string_buffer(64) for _ in range(2))
     for buffer in env, changed:

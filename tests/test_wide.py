@@ -12,7 +12,7 @@ from weak_kernels import SUMS, Kernels
 
 from bn_ext.testing._cases import standard_cases
 from bn_ext.testing._exact import exact
-from bn_ext.testing._report import called, judged
+from bn_ext.testing._report import call, judged
 from bn_ext.testing._wide import Wide
 
 pytestmark = [pytest.mark.fast, pytest.mark.any_level]
@@ -202,7 +202,7 @@ def test_verdicts_are_those_of_long_doubles(in_long_doubles, style):
         found = {}
         for name, function in functions.items():
             for case in standard_cases(KINDS[name], "float64", quick=True):
-                results, right = called(function, case), exact(case)
+                results, right = call(function, case), exact(case)
                 found[name, case.name] = [
                     finding.verdict
                     for arithmetic in ("double", "float32", "any")

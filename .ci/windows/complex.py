@@ -2,9 +2,9 @@
 
     python complex.py SITE OUT CC [FLAG ...]
 
-SITE is a folder of Windows' packages. The DLL, OUT/bn-ext-math-crt-l1-1-0.dll, forwards all other
-functions that they import from the runtime's mathematics, and the packages get its name, which is as
-long, in place of the runtime's.
+SITE is a folder of Windows' packages. The DLL, OUT/bn-ext-math-..., forwards all other
+functions that they import from the mathematics there, and the packages get its name, which is as
+long, in place of the one there.
 """
 
 import subprocess
@@ -17,7 +17,9 @@ THEIRS, OURS = b"api-ms-win-crt-math-l1-1-0.dll", b"bn-ext-math-crt-l1-1-0-for.d
 assert len(THEIRS) == len(OURS)
 #: Functions with one complex argument, and what they return; cpow has two.
 RETURNED = dict.fromkeys(["cabs", "carg", "cimag", "creal"], "{}")
-RETURNED |= dict.fromkeys(["ccos", "ccosh", "cexp", "cpow", "csin", "csinh", "ctan", "ctanh"], "{} _Complex")
+RETURNED |= dict.fromkeys(
+    ["ccos", "ccosh", "cexp", "cpow", "csin", "csinh", "ctan", "ctanh"], "{} _Complex"
+)
 #: On Windows, long doubles are doubles.
 SUFFIXES = {"": "double", "f": "float", "l": "double"}
 

@@ -91,9 +91,11 @@ def run(
 
 
 def ended(status: int) -> str:
-    """How a process has ended; real-time signals have no name."""
+    """How a process has ended; real-time signals have no name, and faults of Windows a number."""
+    if status >= 0:
+        return f"exit status {status:#x}" if status >= 0xC0000000 else f"exit status {status}"
     names = {number.value: number.name for number in signal.Signals}
-    return names.get(-status, f"signal {-status}") if status < 0 else f"exit status {status}"
+    return names.get(-status, f"signal {-status}")
 
 
 def work(end: Connection, load: Any, cases: Any, first: int, script: str, options: Any) -> None:
@@ -106,7 +108,7 @@ def work(end: Connection, load: Any, cases: Any, first: int, script: str, option
         trial = Trial(load(), **options)
         for case in with_progress(islice(cases(), first, None)):
             end.send(("case", case.name))
-            end.send(("report", trial.tried(case)))
+            end.send(("report", trial.try_case(case)))
         end.send(("finished", ""))
         end.send(("report", Report(formulas=trial.formulas())))
         end.send(("program", trial.program(script) if script else ""))

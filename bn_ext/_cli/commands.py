@@ -11,9 +11,9 @@ from bn_ext._cli.bench import WORDS, add_options, bench
 from bn_ext._cli.reference import add_options as add_check_options, check
 from bn_ext._cli.usage import UsageError
 from bn_ext._cli.verify import verify
+from bn_ext._core import escaped
 from bn_ext._runtime import show_config
 from bn_ext._version import __version__
-from bn_ext.testing._report import escaped
 
 EXIT = """Exit status: 0 on success; 1 if verify found a wrong bit, or check a wrong result; 2 for
 wrong usage (with no command, this help is printed), a missing package, a file or an output that

@@ -21,6 +21,7 @@ cdef class Call:
     cdef const Entry *entry
     cdef uint64_t mode              # the caller's floating-point mode, if
     cdef bint computes              # this call has set its own
+    cdef bint succeeded             # else an error is on its way
     cdef PyObject *array[ROLES]     # owned; NULL: not given or not wanted
     cdef uint64_t roles             # those that have an array, as bits
     cdef Py_buffer buffer[ROLES]    # of each pinned array
@@ -62,6 +63,8 @@ cdef class Call:
             Py_CLEAR(self.array[role])
         if self.computes:
             fp_mode_leave(self.mode)
+        if not self.succeeded:
+            make_frames()
 
 
 cdef Call new_call(int function):

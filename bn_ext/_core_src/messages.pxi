@@ -1,17 +1,48 @@
 """How error messages show values, types and dtypes: shortened, and without failing if repr fails.
 Included by core.pyx."""
 
+cdef extern from *:
+    """
+    /* Before an error leaves Python functions: make an object of each one's frame. Else CPython makes it
+       when the error has left the function that the frame has called; and if memory is too short for
+       that, it loses the error, and raises a SystemError (3.11 to 3.13). */
+    static void bn_make_frames(void) {
+        PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+        while (frame) {
+            PyFrameObject *back = PyFrame_GetBack(frame);
+            Py_DECREF(frame);
+            frame = back;
+        }
+        PyErr_Clear();
+    }
+    """
+    void make_frames "bn_make_frames"()
+
+
 # Kept in a variable: see SEQUENCES in objects.pxi.
 cdef tuple CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
+cpdef str escaped(str text):
+    """Foreign text as repr shows it: a control character would move a terminal's cursor, or make grep
+    take a log for binary data."""
+    if text.isprintable():
+        return text
+    parts = []
+    for character in text:
+        parts.append(character if character.isprintable() else repr(character)[1:-1])
+    return "".join(parts)
+
+
 cdef str shortened(str text):
-    """Shorten a text to at most 80 characters."""
-    return text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}"
+    """Shorten a text to at most 80 characters, on one line, and escape it."""
+    short = text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}"
+    return escaped(" ".join(short.splitlines()))
 
 
 def shown(value):
-    """A value's repr for a message, shortened; if repr fails, the value's type."""
+    """A value's repr for an error, shortened; if repr fails, the value's type."""
+    make_frames()
     # reprlib reads no more of nested containers than it shows.
     show = reprlib.repr if isinstance(value, CONTAINERS) else repr
     try:
@@ -24,7 +55,7 @@ def shown(value):
 cdef str type_name(object a):
     """The name of an object's type."""
     name = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
-    return name if len(name) <= 80 else name[:77] + "..."
+    return escaped(name if len(name) <= 80 else name[:77] + "...")
 
 
 cdef str dtype_text(object dtype):

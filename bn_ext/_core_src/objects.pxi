@@ -11,6 +11,7 @@ cdef frozenset HOST_DEVICES = frozenset((1, 3, 11, 13))
 cdef bint is_callers(object error) except -1:
     """Did the caller's Python code raise the error? Then it is passed on. An error that Python or
     NumPy raises about a value gets our own message."""
+    make_frames()
     trace = error.__traceback__
     while trace is not None:
         if not trace.tb_frame.f_code.co_name.startswith("bn_ext._core."):

@@ -65,7 +65,7 @@ def check_forward(
     True
     """
     __tracebackhide__ = True
-    return _checked("training" if is_training else "inference", **locals())
+    return _check("training" if is_training else "inference", **locals())
 
 
 def check_backward(
@@ -166,7 +166,7 @@ def check_backward(
     '45 right'
     """
     __tracebackhide__ = True
-    return _checked("backward", **locals())
+    return _check("backward", **locals())
 
 
 def check_double_backward(
@@ -205,10 +205,10 @@ def check_double_backward(
     True
     """
     __tracebackhide__ = True
-    return _checked("double_backward", **locals())
+    return _check("double_backward", **locals())
 
 
-def _checked(operation: str, function: Callable[..., Any], **options: Any) -> Report:
+def _check(operation: str, function: Callable[..., Any], **options: Any) -> Report:
     """Run the cases of this check; raise AssertionError if one fails."""
     __tracebackhide__ = True  # pytest shows the table alone
     if not callable(function):

@@ -216,7 +216,7 @@ class Report:
             lines.append(
                 "the smallest program that shows it: report.script(), bn-ext check --script"
             )
-        return [*map(escaped, lines), *[self.summary] * bool(cases)]
+        return [*map(_core.escaped, lines), *[self.summary] * bool(cases)]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -251,13 +251,6 @@ def _merged(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
 # ---- one call --------------------------------------------------------------------------
 
 
-def escaped(text: str) -> str:
-    """Foreign text as repr shows it: a control character would move a terminal's cursor, or make
-    grep take a log for binary data.
-    """
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
 def message(error: BaseException) -> str:
     """What someone else's exception says, on one short line."""
     try:
@@ -284,7 +277,7 @@ def as_array(result: Any) -> Any:
     raise TypeError("it is neither a NumPy array nor a tensor, and has no DLPack")
 
 
-def called(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding:
+def call(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding:
     """What the function returned, by name; or what is wrong with the call."""
 
     def wrong(reason: str, verdict: str = "wrong") -> Finding:
@@ -477,14 +470,14 @@ class Trial:
         expected = "a whole number, 1 or more"
         self.repeats = _core.as_index(self.repeats, "repeats", expected, 1)
 
-    def tried(self, case: Case) -> Report:
+    def try_case(self, case: Case) -> Report:
         """What the calls with a case show. If numbers are wrong, or a small case is right, with the
         variations that are left.
         """
         worst: dict[tuple[str, str], Finding] = {}
         bits, exact, variations = set(), cache(partial(solved, case)), None
         for _ in range(self.repeats):
-            results = called(self.function, case)
+            results = call(self.function, case)
             findings = [
                 Finding(name, result, np.inf, reason="a later call overwrites it", verdict="wrong")
                 for name, result, array, before in self.returned
@@ -541,20 +534,17 @@ class Trial:
         case = next((case for case, _ in self.smallest.values()), self.failed)
         if case is None or any("exchanged" in name for name in self.left or ()):
             return []
-        kind, dtype, names = (
-            case.kind,
-            case.src.dtype,
-            [n for n in case.results if n in self.smallest],
-        )
+        kind, dtype = case.kind, case.src.dtype
+        names = [name for name in case.results if name in self.smallest]
         own = np.moveaxis(case.src, case.axis, -1).shape
         shapes = [[own] * max(3, -(-16 // own[-1]))] if case.is_own else [*SHAPES.values()]
 
-        def call(case: Case) -> dict[str, Any] | None:
-            results = called(self.function, case)
+        def returned(case: Case) -> dict[str, Any] | None:
+            results = call(self.function, case)
             return None if isinstance(results, Finding) else doubles(case, results)
 
         def is_right(case: Case) -> bool:
-            results = called(self.function, case)
+            results = call(self.function, case)
             return not isinstance(results, Finding) and not any(
                 finding.fails for finding in judged(case, results, self.arithmetic)
             )
@@ -563,7 +553,7 @@ class Trial:
             turned = in_other_format(is_right, kind, dtype)
             if turned:
                 return [turned]
-        return lines_of(read(call, kind, dtype, names, shapes, self.ordinary)) if names else []
+        return lines_of(read(returned, kind, dtype, names, shapes, self.ordinary)) if names else []
 
     def program(self, load: str = "") -> str:
         """The smallest program that shows the worst mistake, if numbers are wrong."""
@@ -573,7 +563,7 @@ class Trial:
         case, share = self.smallest[result]
 
         def fails(case: Case) -> bool:
-            results = called(self.function, case)
+            results = call(self.function, case)
             return not isinstance(results, Finding) and any(
                 finding.has_wrong_numbers
                 and finding.result == result
@@ -589,7 +579,7 @@ def run(function: Callable[..., Any], cases: Iterable[Case], **options: Any) -> 
     trial = Trial(function, **options)
     report = Report(maker=trial.program)
     for case in with_progress(cases):
-        report.add(trial.tried(case))
+        report.add(trial.try_case(case))
     report.settle()
     report.formulas.extend(trial.formulas())
     return report

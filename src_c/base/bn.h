@@ -40,6 +40,14 @@
 #error "bn_ext promises the same bits everywhere: -ffast-math breaks that"
 #endif
 
+/* One NaN everywhere, a constant: Windows' header computes one, which may have a sign. */
+#undef NAN
+#define NAN __builtin_nanf("")
+
+#if defined(_WIN32) && !defined(__clang__)
+#error "on Windows, bn_ext needs clang: gcc does not align AVX's registers on the stack (bug 54412)"
+#endif
+
 /* The least power of two that is not below `count`. Statistics hold squares divided by it, which
  * overflow only if the variance does; and dividing by it compensated no bit. */
 static inline double bn_power_above(double count) {

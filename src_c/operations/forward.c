@@ -199,6 +199,8 @@ static void finish(const bn_channel_memory *c, int64_t from, int64_t n) {
     const double *squares = bn_plane(c, STAT_SQUARES, from);
     const double inverse = 1 / bn_power_above(c->count);
     channel_block variance, unbiased;
+    if (n <= 0) /* never (operation.h); else gcc believes that variance may not be set */
+        return;
     for (int64_t i = 0; i < n; i++) {
         unbiased[i] = squares[i] / (inverse * (c->count - p->correction));
         variance[i] = squares[i] / (inverse * c->count);

@@ -5,7 +5,6 @@ import ctypes
 import functools
 import json
 import os
-import resource
 import sys
 import threading
 import time
@@ -16,6 +15,9 @@ import numpy as np
 
 import bn_ext
 from bn_ext import _core
+
+if os.name == "posix":
+    import resource
 
 sys.path.append(str(Path(__file__).parent.parent / "shared"))
 warnings.simplefilter("ignore")  # CPython warns of forking with threads: that is the point

@@ -24,6 +24,16 @@ from members import calls, problem
 PAGE = mmap.PAGESIZE
 
 
+def forbid(page):
+    """From now on, whoever touches the page is ended."""
+    if sys.platform == "win32":
+        protect, no_access = ctypes.WinDLL("kernel32").VirtualProtect, 1
+        done = protect(ctypes.c_void_p(page), PAGE, no_access, ctypes.byref(ctypes.c_ulong()))
+    else:
+        done = ctypes.CDLL(None).mprotect(ctypes.c_void_p(page), ctypes.c_size_t(PAGE), 0) == 0
+    assert done
+
+
 class Region:
     """Pages between two pages that must not be touched."""
 
@@ -31,11 +41,8 @@ class Region:
         self.size = pages * PAGE
         self.memory = mmap.mmap(-1, self.size + 2 * PAGE)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        protect = ctypes.CDLL(None, use_errno=True).mprotect
-        protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         for guard in (self.address, self.address + PAGE + self.size):
-            if protect(guard, PAGE, 0):
-                raise OSError(ctypes.get_errno(), "mprotect")
+            forbid(guard)
 
     def array(self, shape, dtype, strides, at_end):
         """An array that ends right before the second guard, or starts right after the first."""

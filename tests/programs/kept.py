@@ -1,8 +1,8 @@
 """Processes that reuse the memory of results. Run by test_kept_memory.py."""
 
 import builtins
+import os
 import re
-import resource
 import threading
 from pathlib import Path
 
@@ -11,6 +11,9 @@ from calls import callers, in_child, main
 
 import bn_ext
 from bn_ext import _core
+
+if os.name == "posix":
+    import resource
 
 x = np.random.default_rng(0).standard_normal((80_000, 64), np.float32)
 

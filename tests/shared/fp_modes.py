@@ -3,30 +3,42 @@
 import contextlib
 import ctypes
 import platform
+import sys
 import warnings
 
 import numpy as np
 
-X86 = platform.machine() == "x86_64"
-# name -> control bits for x86's MXCSR, for Arm's FPCR
+X86 = platform.machine() in ("x86_64", "AMD64")
+WINDOWS = sys.platform == "win32"
+# name -> control bits for x86's MXCSR, for Arm's FPCR, for Windows' _controlfp
 FP_MODES = {
-    "default": (0, 0),
-    "flush": (0x8040, 1 << 24),  # FTZ and DAZ; FZ
-    "up": (0x4000, 0x400000),
-    "down": (0x2000, 0x800000),
-    "zero": (0x6000, 0xC00000),
+    "default": (0, 0, 0),
+    "flush": (0x8040, 1 << 24, 0x01000000),  # FTZ and DAZ; FZ
+    "up": (0x4000, 0x400000, 0x200),
+    "down": (0x2000, 0x800000, 0x100),
+    "zero": (0x6000, 0xC00000, 0x300),
 }
-# Byte offset of MXCSR or FPCR in fenv_t of glibc and musl.
-FENV_AT = 28 if X86 else 0
+# Byte offset of MXCSR or FPCR in fenv_t of macOS, or of glibc and musl.
+FENV_AT = (4 if X86 else 8) if sys.platform == "darwin" else (28 if X86 else 0)
+# Does fenv_t begin with x87's control word?
+X87 = X86 and not WINDOWS
 # FE_INVALID, FE_DIVBYZERO and FE_OVERFLOW.
-SERIOUS = 0b1101 if X86 else 0b111
+SERIOUS = 0b11100 if WINDOWS else 0b1101 if X86 else 0b111
 
-LIBM = ctypes.CDLL(None)
+LIBM = ctypes.CDLL("ucrtbase" if WINDOWS else None)
 
 
 @contextlib.contextmanager
 def fp_mode(name):
     """Run in this mode."""
+    if WINDOWS:
+        before, mask = LIBM._controlfp(0, 0), 0x03000300  # subnormal numbers, rounding
+        LIBM._controlfp(FP_MODES[name][2], mask)
+        try:
+            yield
+        finally:
+            LIBM._controlfp(before, mask)
+        return
     env, changed = ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)
     LIBM.fegetenv(env)
     LIBM.fegetenv(changed)

@@ -7,7 +7,7 @@ from bn_ext.testing import _cases, _report
 from bn_ext.testing._case import Kind
 from bn_ext.testing._cases import RECIPES, random_case as make, standard_cases
 from bn_ext.testing._exact import exact as solve
-from bn_ext.testing._report import called, judged
+from bn_ext.testing._report import call, judged
 from bn_ext.testing._wide import Wide
 
 KINDS = {
@@ -59,7 +59,7 @@ def case_of(kind, name, data="float32"):
 def is_wrong(function, cases):
     """Is a result of a case wrong? Vectors are judged first: tensors take long."""
     for case in cases:
-        results = called(function, case)
+        results = call(function, case)
         for name in sorted(results, key=lambda name: np.ndim(results[name])):
             if judged(case, {name: results[name]})[0].verdict == "wrong":
                 return True
