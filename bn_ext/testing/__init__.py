@@ -1,5 +1,7 @@
 """Checks of other implementations of batch normalization against exact results."""
 
+from __future__ import annotations  # help shows names, not what they stand for
+
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, TypeAlias
@@ -45,8 +47,8 @@ def check_forward(
         Whether the function adds an array of src's shape, the argument ``src_1``.
     correction : {0, 1}, optional
         If given, the function also takes ``running_mean`` and ``running_variance``, and returns the
-        new ones after the other results: 3/4 of these and 1/4 of the batch's, whose variance is
-        then divided by M - correction.
+        new ones after the other results, or after dst alone: 3/4 of these and 1/4 of the batch's,
+        whose variance is then divided by M - correction.
     epsilon, is_training, relu, data_format, dtypes, quick, skip, arithmetic, repeats
         As for `check_backward`.
 
@@ -147,9 +149,11 @@ def check_backward(
     -----
     The standard cases have two to five axes, 1 to 140 000 rows, 1 to 4100 channels, no gamma or
     beta, no elements, a mean far from zero, numbers near the ends of the dtype's range, sums that
-    cancel, NaN and Inf, epsilon 0; and whole numbers, of which no sum is rounded. Right results are
-    computed with twice the digits of the arithmetic or more, in the same way on every system.
-    docs/numerics.md has the limits. An element about which an arithmetic says nothing, as where a
+    cancel, NaN and Inf, epsilon 0; and whole numbers, of which no sum is rounded. What is special
+    stands in few channels and in many, with planes and without. Some arrays lie at addresses that
+    are multiples of their elements' size alone, and some where others lay in the call before. Right
+    results are computed with twice the digits of the arithmetic or more, in the same way on every
+    system. docs/numerics.md has the limits. An element about which an arithmetic says nothing, as where a
     variance may be 0, fails in none.
 
     A case is refused, and does not count, if the function raises NotImplementedError, or does not

@@ -2,10 +2,8 @@
 
 import ctypes
 import re
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -16,11 +14,13 @@ import numpy as np
 import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES, dtype_of
 from bn_ext.testing import _formulas as formulas
-from bn_ext.testing._case import TENSORS, Case
+from bn_ext.testing._case import FACTOR, TENSORS, Case
 from bn_ext.testing._cases import LARGE, as_words
 from bn_ext.testing._exact import ARITHMETICS, Exact, exact as solved
 from bn_ext.testing._formula import lines_of
-from bn_ext.testing._limits import arithmetic as number_of, distance, half_ulp
+from bn_ext.testing._limits import arithmetic as number_of, distance, half_ulp, unit
+from bn_ext.testing._places import Places
+from bn_ext.testing._progress import Progress
 from bn_ext.testing._reading import SHAPES, in_other_format, is_ordinary, read
 from bn_ext.testing._script import program
 from bn_ext.testing._variations import Varied, contradicted, fitting, remains
@@ -53,6 +53,8 @@ class Finding(NamedTuple):
     arithmetic: str = ""
     #: Which elements are wrong.
     where: str = ""
+    #: The result's dtype, if it is wider than the data's.
+    wider: str = ""
 
     @property
     def fails(self) -> bool:
@@ -63,7 +65,7 @@ class Finding(NamedTuple):
         return self.verdict == "wrong" and bool(self.element)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What the checks of `bn_ext.testing` found; ``str(report)`` is a table, failures last."""
 
@@ -74,9 +76,9 @@ class Report:
     formulas: list[str] = field(default_factory=list)
     #: For each case with wrong numbers, the variations that give them; for some right cases, those
     #: that are left.
-    variations: list[list[str]] = field(default_factory=list, repr=False)
+    variations: list[list[str]] = field(default_factory=list)
     #: What makes a program that shows the worst mistake, or an empty text.
-    maker: Callable[[], str] = field(default=str, repr=False)
+    maker: Callable[[], str] = field(default=str)
 
     @property
     def worst(self) -> Finding:
@@ -119,7 +121,9 @@ class Report:
         flushed = len({finding.case for finding in self.findings if finding.reason == FLUSHED})
         kind_of = {"weaker": f" ({named})"}
         text = ", ".join(f"{counts[v]} {v}{kind_of.get(v, '')}" for v in order if v in counts)
-        return text + f"; {FLUSHED} in {flushed} case{'s' * (flushed > 1)}" * bool(flushed)
+        text += f"; {FLUSHED} in {flushed} case{'s' * (flushed > 1)}" * bool(flushed)
+        wider = {finding.wider for finding in self.findings if finding.wider}
+        return "; ".join([text, *sorted(wider)])
 
     def script(self) -> str:
         """The smallest program that shows the worst mistake, with exit status 1: at most 40 lines,
@@ -221,6 +225,9 @@ class Report:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
+    def __repr__(self) -> str:
+        return self.summary or self.worst.reason
+
 
 def _cells(finding: Finding, count: int) -> tuple[str, ...]:
     """A row; count: how many more results of the case have the verdict."""
@@ -277,7 +284,9 @@ def as_array(result: Any) -> Any:
     raise TypeError("it is neither a NumPy array nor a tensor, and has no DLPack")
 
 
-def call(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding:
+def call(
+    function: Callable[..., Any], case: Case, places: Places | None = None
+) -> dict[str, Any] | Finding:
     """What the function returned, by name; or what is wrong with the call."""
 
     def wrong(reason: str, verdict: str = "wrong") -> Finding:
@@ -285,7 +294,8 @@ def call(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding:
         return Finding(case.name, "function", share, reason=reason, verdict=verdict)
 
     before = {name: a for name, a in {**case.arrays, **case.by_name}.items() if a is not None}
-    passed = {name: a.copy() for name, a in before.items()}
+    copy = (places or Places()).copy
+    passed = {name: copy(name, a) for name, a in before.items()}
     arrays = [passed.get(name) for name in case.arrays]
     try:
         with np.errstate(all="ignore"):
@@ -301,10 +311,14 @@ def call(function: Callable[..., Any], case: Case) -> dict[str, Any] | Finding:
         return wrong(f"wrote to {', '.join(changed)}")
     results = returned if isinstance(returned, (tuple, list)) else (returned,)
     is_alone = results is not returned and returned is not None
-    if not is_alone and len(results) != len(case.results):
+    names, running = case.results, case.kind.running
+    if running and not is_alone and len(results) == 1 + len(running):
+        names = names[:1] + running
+    elif not is_alone and len(results) != len(names):
         got = "None" if returned is None else f"{len(results)} results"
-        return wrong(f"expected {', '.join(case.results)}, or the first alone, got {got}")
-    return dict(zip(case.results, results, strict=False))
+        alone = f"{names[0]}, {', '.join(running)}, or dst alone" if running else "the first alone"
+        return wrong(f"expected {', '.join(names)}, or {alone}, got {got}")
+    return dict(zip(names, results, strict=False))
 
 
 def judged(
@@ -320,8 +334,36 @@ def judged(
             # What is weaker must be right without what left the range.
             if verdict != "wrong" and (finding.verdict == "wrong" or verdict == "right"):
                 finding = finding._replace(verdict="range", arithmetic="")
+        if name == "running_variance" and finding.verdict == "right":
+            finding = _of_divisor(case, results, finding)
         findings.append(finding)
     return findings
+
+
+def _of_divisor(case: Case, results: Mapping[str, Any], finding: Finding) -> Finding:
+    """The running variance's, where it is right within its limits: of many elements, M and M - 1
+    are so near that only the variance that was returned with it, of the same rounding, tells.
+    """
+    try:
+        arrays = [as_array(results[name]) for name in ("variance", finding.result)]
+    except (Exception, SystemExit):  # a foreign object may fail in any way
+        return finding
+    variance, new = (array.astype(np.float64) for array in arrays)
+    if variance.shape != new.shape:
+        return finding
+    m, old = case.src.size // new.size, case.by_name[finding.result].astype(np.float64)
+    kept, u = (1 - FACTOR) * old, unit(number_of(case.data))
+    corrections = case.kind.correction or 0, 1 - (case.kind.correction or 0)
+    with np.errstate(all="ignore"):
+        right, other = (kept + FACTOR * variance * m / max(1, m - k) for k in corrections)
+        room = 6 * u * (kept + FACTOR * variance)
+        shows = abs(right - other) > 3 * room
+        is_other = (abs(new - other) <= room)[shows]
+    if is_other.size and is_other.all():
+        names = ["n" if k == 0 else "n - 1" for k in corrections]
+        reason = f"the variance is divided by {names[1]}; right: by {names[0]}"
+        return Finding(case.name, finding.result, np.inf, reason=reason, verdict="wrong")
+    return finding
 
 
 def _in_range(case: Case, exact: Exact, name: str, array: Any) -> Any:
@@ -368,8 +410,10 @@ def compared(
     dtype, narrowest = DTYPES.get(kind, DTYPES["float64"]), DTYPES[case.least(name)]  # long double
     if dtype.unit > narrowest.unit or dtype.largest < narrowest.largest:
         return wrong(f"expected at least {narrowest.name}, like the data, got {kind}")
+    is_wider = name in TENSORS and dtype.unit < DTYPES[case.data].unit
+    wider = f"{kind} results of {case.data} data" if is_wider else ""
     if not array.size:
-        return Finding(case.name, name, 0.0, arithmetic="double")
+        return Finding(case.name, name, 0.0, arithmetic="double", wider=wider)
     kinds = ["double", "float32", "any", case.data][: len(limits)]
     asked = min([*ARITHMETICS].index(arithmetic), len(kinds) - 1)
     with _core.DefaultMode():
@@ -402,7 +446,7 @@ def compared(
         why = f"{ARITHMETICS[arithmetic]} may give anything"
         why = why if says[0].all() else "cannot be judged: too near to overflow"
         why += "" if unsaid.all() else " in part"
-        return Finding(case.name, name, np.nan, reason=why, verdict="not judged")
+        return Finding(case.name, name, np.nan, reason=why, verdict="not judged", wider=wider)
     verdict = "right" if kept[asked] else "weaker" if any(kept) else "wrong"
     bad = share[-1 if verdict == "wrong" else asked] > 1
     most = np.where(bad, share[asked], -1) if bad.any() else share[asked]
@@ -410,7 +454,7 @@ def compared(
     reason = FLUSHED if verdict != "wrong" and flushed.any() else ""
     return Finding(
         case.name, name, float(most[at]), tuple(map(int, at)), float(got[at]), float(right[at]),
-        reason, verdict, fits, _place(bad, case.axis) if bad.any() else "",
+        reason, verdict, fits, _place(bad, case.axis) if bad.any() else "", wider,
     )  # fmt: skip
 
 
@@ -463,6 +507,7 @@ class Trial:
     ordinary: list[tuple[Case, dict[str, Any]]] = field(default_factory=list)
     #: The first case in which it raised an error, or gave results that cannot be compared.
     failed: Case | None = None
+    places: Places = field(default_factory=Places)
 
     def __post_init__(self) -> None:
         expected = f"one of {', '.join(ARITHMETICS)}"
@@ -477,11 +522,11 @@ class Trial:
         worst: dict[tuple[str, str], Finding] = {}
         bits, exact, variations = set(), cache(partial(solved, case)), None
         for _ in range(self.repeats):
-            results = call(self.function, case)
+            results = call(self.function, case, self.places)
             findings = [
                 Finding(name, result, np.inf, reason="a later call overwrites it", verdict="wrong")
                 for name, result, array, before in self.returned
-                if array.tobytes() != before
+                if array.tobytes() != before and not self.places.hold(array)
             ]
             self.returned = []
             if isinstance(results, Finding):
@@ -578,10 +623,13 @@ def run(function: Callable[..., Any], cases: Iterable[Case], **options: Any) -> 
     """Call a function with each case, and judge what it returns; options as for `Trial`."""
     trial = Trial(function, **options)
     report = Report(maker=trial.program)
-    for case in with_progress(cases):
-        report.add(trial.try_case(case))
-    report.settle()
-    report.formulas.extend(trial.formulas())
+    with Progress() as progress:
+        for count, case in enumerate(cases):
+            progress.text = f"{count} cases, {case.name}"
+            report.add(trial.try_case(case))
+        report.settle()
+        progress.text = f"{len(report.cases())} cases; which formula it computes"
+        report.formulas.extend(trial.formulas())
     return report
 
 
@@ -595,18 +643,3 @@ def doubles(case: Case, results: Mapping[str, Any]) -> dict[str, Any]:
             if array.shape == shape:
                 arrays[name] = array.astype(np.float64)
     return arrays
-
-
-def with_progress(cases: Iterable[Case]) -> Iterator[Case]:
-    """The cases; from the second second on, a terminal shows how many there were, and the next."""
-    start = time.monotonic()
-    for count, case in enumerate(cases):
-        if time.monotonic() - start > 1:
-            show_progress(f"{count} cases, {case.name}")
-        yield case
-    show_progress("")
-
-
-def show_progress(text: str) -> None:
-    if sys.stderr and sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
