@@ -178,7 +178,7 @@ def test_what_a_wrong_kernel_computes_is_said(name, change, line):
     report = report_of(CHECKS[name], kernel_of(name, change))
     assert line in said(report), report
     assert str(report).index(line.split(" = ")[0]) < str(report).index("error/limit")
-    assert report.as_if == []
+    assert "as if" not in str(report)
     assert all(len(row) <= WIDTH + 2 for row in report.formulas)
 
 

@@ -129,11 +129,11 @@ def check_backward(
         ``print(report)`` shows each mistake: what the function computes, as a formula beside the
         right one; the largest error in units of its limit, the element, what the function returned
         and what is right, and which elements are wrong. ``formulas`` has the lines of the formulas,
-        which are read off the results of a few more calls; ``as_if`` says what is wrong where no
-        formula is, such as rows that sums miss; ``summary`` counts the verdicts; ``script()`` is
-        the smallest program that shows the worst mistake. ``findings`` has one per case and result,
-        ``failures`` those that fail, ``worst`` the one with the largest error; ``verdicts`` is a
-        dict, by case.
+        which are read off the results of a few more calls; ``as_if`` has these or, where no formula
+        is wrong, what is, such as rows that sums miss; ``summary`` counts the verdicts;
+        ``script()`` is the smallest program that shows the worst mistake. ``findings`` has one per
+        case and result, ``failures`` those that fail, ``worst`` the one with the largest error;
+        ``verdicts`` is a dict, by case.
 
     Raises
     ------
@@ -153,8 +153,8 @@ def check_backward(
     stands in few channels and in many, with planes and without. Some arrays lie at addresses that
     are multiples of their elements' size alone, and some where others lay in the call before. Right
     results are computed with twice the digits of the arithmetic or more, in the same way on every
-    system. docs/numerics.md has the limits. An element about which an arithmetic says nothing, as where a
-    variance may be 0, fails in none.
+    system. docs/numerics.md has the limits. An element about which an arithmetic says nothing, as
+    where a variance may be 0, fails in none.
 
     A case is refused, and does not count, if the function raises NotImplementedError, or does not
     take None for gamma or beta. It is called in your floating-point mode. A function that crashes

@@ -104,10 +104,12 @@ class Report:
 
     @property
     def as_if(self) -> list[str]:
-        """What is wrong with the function where no formula is: the variations of right results that
-        are its numbers in all cases that fail.
+        """What is wrong with the function, in words: the lines of formulas or, where none was read,
+        the variations of right results that are its numbers in all cases that fail.
         """
-        first, *others = self.variations if self.variations and not self.formulas else [[]]
+        if self.formulas:
+            return self.formulas
+        first, *others = self.variations or [[]]
         return [name for name in first if all(name in names for names in others)]
 
     @property
@@ -214,7 +216,7 @@ class Report:
             first, *rest = self.differing
             names = first + f" and {len(rest)} more" * bool(rest)
             lines.append(f"not the same bits in every call: {names}")
-        named = self.as_if if len(self.as_if) <= 3 else []  # more say nothing
+        named = [] if self.formulas or len(self.as_if) > 3 else self.as_if  # more say nothing
         lines += [f"{'or ' * (k > 0)}as if {name}" for k, name in enumerate(named)]
         if not named and not self.formulas and any(f.has_wrong_numbers for f in self.findings):
             lines.append(
