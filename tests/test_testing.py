@@ -776,12 +776,12 @@ COMMANDS = [
      "\nright:\n(.*\n)+. right\n$"),
     ("my_kernels:right", "--own-statistics --op double-backward --layout NCX", 1, r" cases fail"),
     ("my_kernels:wrong", "--quick", 1, "wrong:\n.* epsilon 2"),
-    ("my_kernels.py:null", "--skip planes", 1,
+    ("my_kernels.py:null", "", 1,
      rf"crashed:\n +-  without gamma, float32 +function +crashed .{FAULT}.\n1 crashed, \d right"),
     ("my_kernels:ends", "", 1,
      r"further cases +function +not called, after 2 crashes\ncrashed:\n.*two axes, float32 and 1 "
      r"more +function +crashed .exit status 3.\n2 crashed, 1 not judged\n$"),
-    ("my_kernels.py:slow", "--timeout 3 --skip planes", 1,
+    ("my_kernels.py:slow", "--timeout 3", 1,
      r"without gamma, float32 +function +did not return within 3 s\n1 crashed, \d right\n$"),
     pytest.param(
         "my_kernels.py:signalled", "", 1, r"crashed .signal \d+.\n", marks=needs_posix),

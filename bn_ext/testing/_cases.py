@@ -66,11 +66,11 @@ def _scaled(name: str) -> Change:
 
 
 def _marked(name: str, value: float) -> Change:
-    """In a register of channels, and in the rest."""
+    """In a register of channels, and in the rest; in two rows, of which a ReLU may let one pass."""
 
     def change(draw: Draw) -> None:
         array = getattr(draw, name)
-        array[2, ..., [1, -2]] = value
+        array[2, ..., [1, -2]] = array[6, ..., [1, -2]] = value
         if np.isinf(value):
             array[5, ..., [2, -1]] = -value
 
@@ -81,7 +81,7 @@ def _nan_in_planes(draw: Draw) -> None:
     """In each array, each at a channel of its own."""
     draw.gamma[1] = 0
     for channel, name in ((1, "src"), (2, "src"), (3, "diff_dst")):
-        getattr(draw, name)[1, ..., channel].flat[channel] = np.nan
+        getattr(draw, name)[1, ..., channel].flat[[channel, 6, 8]] = np.nan
     draw.spoil = _spoiled({"beta": [3], "gamma": [4], "variance": [5], "mean": [6]})
 
 
@@ -153,7 +153,10 @@ def _whole(draw: Draw) -> None:
         counts[[*range(4096, rows, 4096), *(k for k in EDGES if k < rows)]] = True
         for array in (draw.src, draw.diff_dst, draw.diff_diff_src):
             array.reshape(rows, -1)[~counts, -1] = 0
-        draw.src.reshape(rows, -1)[counts, -1] = np.resize([2, -2], counts.sum())
+        # The mean is 0, so that src - mean is, too, where no row counts.
+        values = np.resize([2.0, -2.0], counts.sum())
+        values[-3:] = [2, 2, -4] if counts.sum() % 2 else [-2, 2, -2]
+        draw.src.reshape(rows, -1)[counts, -1] = values
         _cancel(draw, rows)
 
 
@@ -370,7 +373,9 @@ def _case(kind: Kind, name: str, draw: Draw) -> Case:
         kind, operation="training" if from_batch else "inference", own_statistics=False
     )
     dst = values(_case(forward, name, draw))["dst"]
-    arrays["diff_dst"][np.isnan(dst)] = 0  # packages differ in whether NaN passes
+    # Packages differ in whether NaN passes, and in what NaN or Inf is where a mask of 0 stops it.
+    gone = np.isnan(dst) | ((dst <= 0) & ~np.isfinite(arrays["diff_dst"].astype(np.float64)))
+    arrays["diff_dst"][gone] = 0
     return replace(case, by_name={"dst": dst.astype(draw.dtype)})
 
 
