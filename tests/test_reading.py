@@ -11,6 +11,7 @@ import pytest
 from cases import DATA_DTYPES
 from command_line import run as command
 from remembered import _remembered  # noqa: F401
+from styles import STYLES, style
 from text_kernels import kernel_of
 
 import bn_ext
@@ -501,3 +502,123 @@ def wrong(*given, epsilon):
     status, out, _ = command(capsys, "check", place, "--quick")
     assert status == 1
     assert re.search(r"cases fail\ndiff_src, diff_gamma: rstd = 1 / sqrt\(variance \+ 2 \*", out)
+
+
+#: Mistakes that were planted without a look at what the judge knows, and what it says; KERNELS'
+#: texts, and RUNNING's.
+PLANTED = [
+    ("backward", ("gamma) / M", "gamma) / (M * rstd)"),
+     f"diff_src = gamma * (rstd * {TERMS})"),
+    ("backward", ("xhat * diff_gamma)", "xhat * rstd * diff_gamma)"),
+     f"diff_src = {SCALE}({TERMS.replace('- xhat', '- rstd * xhat')})"),
+    ("backward", ("diff_beta + xhat", "diff_beta.mean() + xhat"),
+     f"diff_src = {SCALE}(diff_dst - sum over all axes(diff_dst) / (n * channels) "
+     "- xhat * sum(diff_dst * xhat) / n)"),
+    ("backward", ("diff_gamma.astype(v", "(diff_gamma / np.sqrt(M)).astype(v"),
+     "diff_gamma = sum(diff_dst * xhat) / sqrt(n)"),
+    ("backward", ("+ wide(epsilon)", "- wide(epsilon)"),
+     "diff_src, diff_gamma: rstd = 1 / sqrt(variance - epsilon)"),
+    ("backward", ("+ wide(epsilon)", "+ np.sqrt(wide(epsilon))"),
+     "diff_src, diff_gamma: rstd = 1 / sqrt(variance + sqrt(epsilon))"),
+    ("backward", ("variance.astype(wide) +", "variance.astype(wide) * (M - 1) / M +"),
+     "diff_src, diff_gamma: rstd = 1 / sqrt(variance * (n - 1) / n + epsilon)"),
+    ("backward", ("variance.astype(wide) +", "variance.astype(wide) * M / max(1, M - 2) +"),
+     "diff_src, diff_gamma: rstd = 1 / sqrt(variance * n / (n - 2) + epsilon)"),
+    ("backward", ("np.sqrt(variance.astype(wide)", "np.cbrt(variance.astype(wide)"),
+     "diff_src, diff_gamma: rstd = 1 / cbrt(variance + epsilon)"),
+    ("backward", ("(x - mean)", "(x - 2 * mean)"),
+     "diff_gamma = rstd * (sum(diff_dst * (src - mean)) - mean * sum(diff_dst))"),
+    ("backward", ("diff_beta + xhat * diff_gamma", "diff_gamma + xhat * diff_beta"),
+     f"diff_src = {SCALE}(diff_dst - sum(diff_dst * xhat) / n - xhat * sum(diff_dst) / n)"),
+    ("backward", ("diff_beta + xhat * diff_gamma", "diff_beta + xhat"),
+     f"diff_src = {SCALE}(diff_dst - sum(diff_dst) / n - xhat / n)"),
+    ("backward", ("rstd = ", "rstd = epsilon + "),
+     "diff_gamma = sum(diff_dst * xhat) + epsilon * sum(diff_dst * (src - mean))"),
+    ("backward", ("(dy - through)", "(dy - through) + dy"), "diff_src has, too, diff_dst"),
+    ("backward", ("weight * rstd *", "weight / M * rstd *"),
+     f"diff_src = {SCALE}(diff_dst / n - sum(diff_dst) / n**2 - xhat * sum(diff_dst * xhat) / n**2)"),
+    ("backward", ("(dy - through)", "(dy - through) * xhat"),
+     "diff_src = -gamma * rstd * (xhat * sum(diff_dst) / n "
+     "+ xhat * xhat * sum(diff_dst * xhat) / n - diff_dst * xhat)"),
+    ("backward", ("diff_beta = dy.sum(axes)", "diff_beta = x.sum(axes)"), "diff_beta = sum(src)"),
+    ("frozen", ("weight * rstd * dy", "weight * (rstd + wide(epsilon)) * dy"),
+     "diff_src = gamma * (rstd * diff_dst + epsilon * diff_dst)"),
+    ("frozen", ("(x - mean) * rstd).sum", "x * rstd).sum"), "diff_gamma = rstd * sum(diff_dst * src)"),
+    ("frozen", ("rstd = ", "mean = x.mean(axes) if x.size else mean; rstd = "),
+     "diff_gamma = rstd * sum(diff_dst * (src - mean(src)))"),
+    ("forward", ("+ offset", "+ offset * rstd"), f"dst = {SCALE}(src - mean) + beta * rstd"),
+    ("forward", ("weight * rstd * (x - mean)", "(weight * rstd * x - mean)"),
+     f"dst = {SCALE}(src - mean / gamma / rstd) + beta"),
+    ("forward", ("weight * rstd", "weight * np.sqrt(rstd)"),
+     "dst: rstd = 1 / sqrt(sqrt(variance + epsilon))"),
+    ("forward", ("+ offset", "- offset * mean"), f"dst = {SCALE}(src - mean) - beta * mean"),
+    ("forward", ("weight * rstd * (x - mean)", "weight * (rstd * (x - mean) + 1)"),
+     f"dst = {SCALE}(src - mean) + beta + gamma"),
+    ("forward", ("+ offset", "* offset"), "dst = gamma * beta * rstd * (src - mean)"),
+    ("forward", ("** 2).sum(axes) / M", "** 2).sum(axes)"),
+     "dst: rstd = 1 / sqrt(variance * n + epsilon)"),
+    ("forward", ("((x - mean) ** 2)", "abs(x - mean)"), "variance = mean(abs(src - mean))"),
+    ("forward", ("mean.astype(v", "(mean * M).astype(v"), "mean = mean(src) * n"),
+    ("inference", ("weight * rstd * (x - mean)", "weight * (x * rstd - mean * rstd**2)"),
+     f"dst = {SCALE}(src - mean * rstd) + beta"),
+    ("inference", ("weight * rstd", "np.sqrt(abs(weight)) * rstd"),
+     "dst = sqrt(abs(gamma)) * rstd * (src - mean) + beta"),
+    ("inference", ("(x - mean)", "(x - mean * mean)"),
+     "dst = gamma * rstd * src + beta - gamma * mean**2 * rstd"),
+    ("inference", ("x - mean", "mean - x"), "dst = -gamma * rstd * (src - mean) + beta"),
+    ("double", ("of_g * of_dy - cross", "of_g * of_dy + cross"),
+     "diff_src has gamma * rstd**2 * xhat * sum(diff_dst * diff_diff_src) / n"),
+    ("double", (" + ggb", ""), "diff_diff_dst lacks diff_diff_beta"),
+    ("double", ("ggg * xhat + ggb", "ggg + ggb * xhat"),
+     "diff_diff_dst has diff_diff_gamma + diff_diff_beta * xhat"),
+    ("double", ("- of_g_x * of_dy_x)", "+ of_g_x * of_dy_x)"),
+     "diff_gamma has rstd * sum(diff_dst * xhat) * sum(diff_diff_src * xhat) / n"),
+    ("add", ('+ by_name.get("src_1", 0)', '- by_name.get("src_1", 0)'),
+     f"dst = {SCALE}(src - mean) + beta - src_1"),
+    ("add", ("x = src.astype(wide)", 'x = src.astype(wide) + by_name.pop("src_1", 0)'),
+     f"dst = {SCALE}(src - mean(src + src_1)) + beta + {SCALE}src_1"),
+    ("gated", ('by_name["dst"] <= 0, 0, dy', 'by_name["dst"] <= 0, 0.1 * dy, dy'),
+     "diff_src, diff_gamma, diff_beta: diff_dst passes the ReLU where dst > 0, and 1/10 times "
+     "elsewhere; right: where dst > 0"),
+    ("running", ("0.75 * rm + 0.25 * mean", "0.75 * rm + mean"),
+     "new running_mean = 3/4 * running_mean + mean(src)"),
+    ("running", ("0.75 * rm + 0.25 * mean", "rm + 0.25 * (mean + rm)"),
+     "new running_mean = 1.25 * running_mean + 1/4 * mean(src)"),
+    ("running", ("0.75 * rm + 0.25 * mean", "0.75 * rm + 0.25 * dst.mean(axes)"),
+     "new running_mean = 3/4 * running_mean + 1/4 * beta"),
+    ("running", ("0.25 * variance * M", "0.25 * (variance + wide(epsilon)) * M"),
+     "new running_variance = 3/4 * running_variance + 1/4 * (var(src) + epsilon) * n / (n - 1)"),
+    ("running", ("0.25 * variance * M / max(1, M - 1)", "0.25 * rstd"),
+     "new running_variance = 3/4 * running_variance + 1/4 / sqrt(var(src) + epsilon)"),
+    ("running", ("rv = 0.75 * rv +", "rv = 0.75 * rv + 0.25 * mean**2 +"),
+     "new running_variance = 3/4 * running_variance + 1/4 * mean(src)**2 "
+     "+ 1/4 * var(src) * n / (n - 1)"),
+]  # fmt: skip
+RUNNING = """rm, rv = (by_name[f"running_{n}"].astype(wide) for n in ("mean", "variance"))
+    rm = 0.75 * rm + 0.25 * mean
+    rv = 0.75 * rv + 0.25 * variance * M / max(1, M - 1)
+    return rm.astype(vector), rv.astype(vector),"""
+OTHER_CHECKS = {
+    "add": ("forward", {"add": True}, ()),
+    "gated": ("backward", {"relu": True}, ()),
+    "running": ("forward", {"correction": 1}, (
+        ("return dst.astype(number), mean.astype(vector), variance.astype(vector)",
+         RUNNING.replace("return ", "return dst.astype(number), ").removesuffix(",")),)),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("name", "change", "line"), PLANTED)
+def test_what_planted_mistakes_compute_is_said(name, change, line):
+    kernel, options, changes = OTHER_CHECKS.get(name, (name, {}, ()))
+    report = report_of(CHECKS[kernel], kernel_of(kernel, *changes, change), **options)
+    assert line in said(report), report
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", STYLES)
+def test_a_right_kernel_of_any_style_passes(name):
+    operation, options, function = style(name)
+    report = CHECKS[operation](function, **options)
+    assert not report.formulas
+    assert not report.failures

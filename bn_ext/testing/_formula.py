@@ -40,9 +40,14 @@ OUTER: dict[str, Callable[[Any, Quantities], Any]] = {
     "min(max(0, ...), 6)": lambda z, q: np.clip(z, 0, 6),
     "max(0, ...) before beta is added": (
         lambda z, q: np.maximum(0, z - q.of("beta")) + q.of("beta")),
-    **{f"a ReLU with slope {slope} below 0": _leaky(slope) for slope in (0.01, 0.1, 0.2, 0.3)},
 }  # fmt: skip
 RELU = next(iter(OUTER))
+LEAKY = "a ReLU with slope {:.4g} below 0"
+
+
+def outer_of(name: str) -> Callable[[Any, Quantities], Any]:
+    """The function of a name: one of OUTER, or with a slope that was read."""
+    return OUTER[name] if name in OUTER else _leaky(float(name.split()[4]))
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Formula:
     group: Group = CHANNEL
     #: Where a gradient passes the ReLU: one of GATES.
     gate: str = GATE
-    #: One of OUTER, of a forward pass with a ReLU.
+    #: One of OUTER, or LEAKY, of a forward pass with a ReLU.
     outer: str = RELU
     #: Is src_1 added behind the ReLU?
     added_last: bool = False
@@ -86,7 +91,7 @@ class Formula:
         last = [term for term in self.terms if self.added_last and "src_1" in term.elements]
         value, size = value_of([term for term in self.terms if term not in last], q)
         if case.kind.relu and case.kind.is_forward:
-            value = OUTER[self.outer](value, q)
+            value = outer_of(self.outer)(value, q)
         added, size_of_added = value_of(last, q)
         return value + added, size + size_of_added
 
@@ -94,7 +99,7 @@ class Formula:
         """Does it give a result, but for rounding?"""
         with np.errstate(all="ignore"):
             value, size = self.value(case)
-            size = size + size.max(initial=0) * 1e-3
+            size = size + np.max(size, where=np.isfinite(size), initial=0) * 1e-3
             dtype = DTYPES[case.data]
             known = abs(value) < dtype.largest / 2
             room = 4 * (noise * size + dtype.smallest)
@@ -230,7 +235,8 @@ class Text:
         if formula.outer != RELU:
             yield f"{formula.outer}; right: {RELU}"
         if formula.gate != GATE:
-            where = formula.gate if formula.gate == "everywhere" else f"where {formula.gate}"
+            alone = formula.gate == "everywhere" or "times" in formula.gate
+            where = formula.gate if alone else f"where {formula.gate}"
             yield f"diff_dst passes the ReLU {where}; right: where {GATE}"
         if formula.added_last:
             yield "src_1 is added behind the ReLU; right: before it"

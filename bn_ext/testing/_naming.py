@@ -14,6 +14,7 @@ import numpy as np
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing._case import TENSORS, Kind
 from bn_ext.testing._terms import (
+    ADDED,
     ALONE,
     BETA,
     COUNT_OF,
@@ -110,7 +111,9 @@ class Values:
 
     def less(self, other: Any, sizes: Any) -> "Values":
         """Minus another number, which has terms of these sizes."""
-        return Values(self.value - other, self.room + FLOOR * sizes)
+        known = np.isfinite(self.room)
+        value = np.where(known, self.value - other, 0)
+        return Values(value, np.where(known, self.room + FLOOR * sizes, np.inf))
 
     @property
     def is_zero(self) -> bool:
@@ -235,6 +238,7 @@ class Namer:
         #: What may stand in rstd's place: what does in other results first.
         self.deviations = [*known, *DEVIATIONS, *(() if of_batch else OWN)]
         self.deviations += RUNNING if kind.running and result == "dst" else ()
+        self.deviations += ADDED if kind.add and of_batch and kind.is_forward else ()
         self.gammas: list[Powers] = [()]
         if not self.of_statistics:
             self.gammas += [
@@ -243,7 +247,8 @@ class Namer:
         self.others: list[Powers] = [()]
         means: list[Powers] = [(), ((MEAN, 1),)]
         if kind.is_forward:
-            self.others += [((BETA, 1),), ((BETA, 2),)] if not self.of_statistics else []
+            has_beta = not self.of_statistics or result in kind.running  # those of dst
+            self.others += [((BETA, 1),), ((BETA, 2),)] if has_beta else []
             means += [((MEAN, 2),), *([] if of_batch else [((OWN_MEAN, 1),)])]
             if self.of_statistics:
                 means += [((vector(name), 1),) for name in kind.running]
@@ -284,7 +289,8 @@ class Namer:
         if not terms or wanted.is_zero:
             return not terms and wanted.is_zero
         value, sizes = self.samples.value(terms)
-        return bool(np.isfinite(value).all()) and wanted.less(value, sizes).is_zero
+        known = np.isfinite(wanted.room)
+        return bool(np.isfinite(value[known]).all()) and wanted.less(value, sizes).is_zero
 
     def _by_one(self, wanted: Values, right: Sequence[Term]) -> list[Term] | None:
         """One term; or the right ones, but one of them another, missing, or one too many."""

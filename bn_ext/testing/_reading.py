@@ -17,10 +17,11 @@ import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing._case import TENSORS, Case, Kind
 from bn_ext.testing._cases import Draw, random_case
-from bn_ext.testing._formula import OUTER, Formula, is_deviation, size_of
+from bn_ext.testing._formula import LEAKY, OUTER, Formula, is_deviation, size_of
 from bn_ext.testing._naming import FLOOR, Best, Candidates, Namer, Powers, Samples, Values
 from bn_ext.testing._terms import (
     ACROSS,
+    ADDED_MEANS,
     BETA,
     CHANNEL,
     COUNTS,
@@ -35,6 +36,7 @@ from bn_ext.testing._terms import (
     OWN_MEAN,
     RSTD,
     RUNNING_MEANS,
+    SLOPES,
     Count,
     Factor,
     Group,
@@ -167,8 +169,8 @@ def fitted(
 def _least_squares(matrix: Any, wanted: Any, noise: float) -> tuple[Any, Any] | None:
     """Coefficients, and how far off they may be; None if the rest is more than rounding."""
     rows, columns = matrix.shape
-    if not (np.isfinite(wanted).all() and np.isfinite(matrix).all()):
-        return None
+    if not (np.isfinite(wanted).all() and np.isfinite(matrix).all()):  # such as of 0 / 0
+        return np.zeros(columns), np.full(columns, np.inf)
     norms = np.sqrt((matrix**2).sum(axis=0))
     scaled = matrix / np.where(norms > 0, norms, 1)
     if rows < columns + 3 or np.linalg.cond(scaled) > 1e4:
@@ -213,12 +215,17 @@ class Reader:
         self.groups = [*GROUPS, *ACROSS]
         if self.kind.own_statistics:
             self.groups += [group._replace(has_statistics=False) for group in self.groups]
-        self.gates = [*GATES] if self.kind.relu and not self.kind.is_forward else [GATE]
+        self.gates = [*GATES, *SLOPES] if self.kind.relu and not self.kind.is_forward else [GATE]
 
     def formulas(self, names: Sequence[str]) -> list[Formula]:
-        """Those of these results that can be read: first of vectors, whose sums round less."""
+        """Those of these results that can be read: first of vectors, whose sums round less; then
+        once more of those that could not, with what stands in rstd's place in the others.
+        """
         found: dict[str, Formula] = {}
-        for name in sorted(names, key=TENSORS.__contains__):
+        order = sorted(names, key=TENSORS.__contains__)
+        for count, name in enumerate((*order, *order)):
+            if name in found or (count >= len(order) and not self.known_deviations):
+                continue
             with _core.DefaultMode(), suppress(np.linalg.LinAlgError):
                 formula = self.formula(name)
                 if formula is not None:
@@ -266,13 +273,17 @@ class Reader:
     def _vector(self, name: str, got: Sequence[Any]) -> Formula | None:
         """Of a result with one number per channel."""
         value = np.concatenate([a.ravel() for a in got])
-        for gate in self.gates if np.isfinite(value).all() else ():
+        finite = np.isfinite(value)
+        for gate in self.gates if finite.sum() >= MANY else ():
             samples = self._samples(CHANNEL, gate)
             room = 1e-5 * abs(value) + 4e-6 * samples.joined(lambda q: size_of(name, q))
+            value, room = np.where(finite, value, 0), np.where(finite, room, np.inf)
             found: dict[Elements, Values] = {(): Values(value, room)}
             terms = self._named(found, self.right[name], self._namer(samples, name))
             if terms is not None:
-                return Formula(name, tuple(terms), tuple(self.right[name]), gate=gate)
+                formula = Formula(name, tuple(terms), tuple(self.right[name]), gate=gate)
+                # Where it is no number, the formula must have none, either.
+                return formula if finite.all() or self._fits(formula, got) else None
         return None
 
     def _gradient(
@@ -402,19 +413,33 @@ class Reader:
             yield None
         means = [MEAN, *([] if namer.samples.quantities[0].of_batch else [OWN_MEAN])]
         means += RUNNING_MEANS if self.kind.running else ()
+        means += ADDED_MEANS if self.kind.add and namer.samples.quantities[0].of_batch else ()
         others: list[Powers] = [(), *(((RSTD, power),) for power in (-1, -2, 1))]
-        parts = [((factor, 1),) for factor in means], others, [(), ((GAMMA, -1),)]
+        centers: list[Powers] = [*(((factor, 1),) for factor in means), ((MEAN, 2),)]
+        parts = centers, others, [(), ((GAMMA, -1),)]
         found = Candidates(namer.samples, parts).found(wanted)
         if found is not None:
             yield found
 
     def _with_outer(self, formula: Formula, whole: Sequence[Any]) -> Formula | None:
         """With what stands in the ReLU's place, if that makes it fit."""
-        for outer in [*OUTER][: None if self.kind.relu else 1]:
+        names = [*OUTER][: None if self.kind.relu else 1]
+        if self.kind.relu:
+            names += self._slopes(formula, whole)
+        for outer in names:
             other = replace(formula, outer=outer)
             if self._fits(other, whole):
                 return other
         return None
+
+    def _slopes(self, formula: Formula, whole: Sequence[Any]) -> list[str]:
+        """The name of a ReLU whose slope below 0 is that of the first call."""
+        inner, _ = replace(formula, outer="no ReLU", added_last=False).value(self.cases[0])
+        below = inner < -0.1 * abs(inner).max()
+        if not below.any() or formula.added_last:
+            return []
+        slope = float(np.median(whole[0][below] / inner[below]))
+        return [LEAKY.format(slope)] if 1e-4 < abs(slope) < 100 and slope != 1 else []
 
     # ---- other groups
 

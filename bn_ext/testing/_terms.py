@@ -52,7 +52,8 @@ ACROSS = (
 )  # fmt: skip
 
 
-#: Where a function lets the gradient of a ReLU pass, and which elements that are.
+#: Where a function lets the gradient of a ReLU pass, and which elements, or what shares of them,
+#: that are.
 GATES: dict[str, Callable[["Quantities"], Any]] = {
     "dst > 0": lambda q: _open(q),
     "everywhere": lambda q: np.ones(q.shape, bool),
@@ -61,6 +62,19 @@ GATES: dict[str, Callable[["Quantities"], Any]] = {
     "diff_dst > 0": lambda q: q.whole(q.arrays["diff_dst"]) > 0,
 }
 GATE = "dst > 0"
+
+
+def leaky_gate(slope: float) -> str:
+    """The name of a gate that lets a share pass elsewhere, too."""
+    return f"where dst > 0, and {number_text(slope) or '1'} times elsewhere"
+
+
+def gate_of(name: str) -> Callable[["Quantities"], Any]:
+    """The gate of a name: one of GATES, or leaky."""
+    if name in GATES:
+        return GATES[name]
+    slope = SLOPES[name]
+    return lambda q: np.where(_open(q), 1.0, slope)
 
 
 # ---- what terms are made of ----------------------------------------------------------------
@@ -148,7 +162,8 @@ def _open(q: Quantities) -> Any:
 
 
 def _gated(q: Quantities) -> Any:
-    return np.where(GATES[q.gate](q), q.whole(q.arrays["diff_dst"]), 0)
+    shares = gate_of(q.gate)(q)
+    return np.where(shares, shares * q.whole(q.arrays["diff_dst"]), 0)
 
 
 #: Elements of src's shape.
@@ -247,6 +262,8 @@ DEVIATIONS = (
     rstd_of("max(sqrt(variance), epsilon)", lambda q: np.maximum(np.sqrt(q.variance), q.epsilon)),
     rstd_of("(sqrt(variance + epsilon) + epsilon)",
             lambda q: np.sqrt(q.variance + q.epsilon) + q.epsilon, 3.5),
+    rstd_of("sqrt(sqrt(variance + epsilon))", lambda q: (q.variance + q.epsilon) ** 0.25, 3.5),
+    rstd_of("cbrt(variance + epsilon)", lambda q: np.cbrt(q.variance + q.epsilon), 3.5),
     rstd_of("sqrt(epsilon)", lambda q: np.sqrt(q.epsilon) + 0 * q.variance, 3.5),
     rstd_of("(mean(abs(src - mean)) + epsilon)",
             lambda q: q.sum(abs(q.of("xc"))) / q.n + q.epsilon, 4),
@@ -261,6 +278,25 @@ OWN = (
     rstd_of("sqrt(var(src))", lambda q: np.sqrt(q.batch_variance), 3.5),
     Factor("var(src)", lambda q: q.batch_variance, 2.5),
 )
+
+
+def _added(q: Quantities) -> Any:
+    """What is normalized if src_1 is added first."""
+    return q.of("src") + q.of("src_1")
+
+
+def _mean_with(q: Quantities) -> Any:
+    return q.sum(_added(q)) / q.n
+
+
+def _variance_with(q: Quantities) -> Any:
+    return q.sum((_added(q) - _mean_with(q)) ** 2) / q.n
+
+
+ADDED = (
+    rstd_of("sqrt(var(src + src_1) + epsilon)", lambda q: np.sqrt(_variance_with(q) + q.epsilon)),
+)
+ADDED_MEANS = (Factor("mean(src + src_1)", _mean_with, 2),)
 
 
 def _new(name: str) -> Callable[[Quantities], Any]:
@@ -306,6 +342,7 @@ COUNTS = (
     Count(" * (n - 1) / n", lambda q: (q.n - 1) / q.n, 1.5),
     Count(" / (n + 1)", lambda q: 1 / (q.n + 1), 2),
     Count(" * n / (n + 1)", lambda q: q.n / (q.n + 1), 2.5),
+    Count(" * n / (n - 2)", lambda q: q.n / max(1, q.n - 2), 2.5),
     Count(" / (n - 2)", lambda q: 1 / max(1, q.n - 2), 2),
     Count(" / sqrt(n)", lambda q: q.n**-0.5, 2),
     Count(" * sqrt(n)", lambda q: q.n**0.5, 2),
@@ -463,7 +500,16 @@ def value_of(terms: Iterable[Term], q: Quantities) -> tuple[Any, Any]:
 #: Numbers that people write, and their texts.
 PLAIN = {1.0: "", 2.0: "2", 3.0: "3", 4.0: "4", 5.0: "5", 6.0: "6", 8.0: "8", 10.0: "10"}
 PLAIN |= {0.5: "1/2", 0.25: "1/4", 1 / 3: "1/3", 2 / 3: "2/3", 0.75: "3/4", 1.5: "3/2"}
-PLAIN |= {0.125: "1/8", 0.2: "1/5", 0.1: "1/10", 0.9: "9/10", 0.01: "1/100", 0.99: "99/100"}
+PLAIN |= {
+    0.05: "1/20",
+    0.3: "3/10",
+    0.125: "1/8",
+    0.2: "1/5",
+    0.1: "1/10",
+    0.9: "9/10",
+    0.01: "1/100",
+    0.99: "99/100",
+}
 PLAIN |= {2.0**0.5: "sqrt(2)", 0.5**0.5: "1/sqrt(2)"}
 
 
@@ -479,6 +525,10 @@ def plain(number: float, room: float) -> float | None:
 def number_text(number: float) -> str:
     """Of its size."""
     return PLAIN.get(abs(number), f"{abs(number):.4g}")
+
+
+#: Shares that leaky gradients let pass where the ReLU is closed.
+SLOPES = {leaky_gate(slope): slope for slope in (0.01, 0.05, 0.1, 0.2, 0.25, 0.3, 0.5)}
 
 
 def cost_of(number: float) -> float:
@@ -509,7 +559,7 @@ def inner_of(
     else:
         words = f"{size} * variance" if size else "variance"
         value = lambda q: number * count.value(q) * q.variance  # noqa: E731
-    return words + count.text, value
+    return "-" * (number < 0) + words + count.text, value
 
 
 def deviation_with(text: str, words: str, inner: Callable[[Quantities], Any]) -> Factor:
@@ -521,4 +571,4 @@ def deviation_with(text: str, words: str, inner: Callable[[Quantities], Any]) ->
             return np.sqrt(q.variance) + inner(q) if outside else np.sqrt(q.variance + inner(q))
         return np.sqrt(inner(q) ** power + q.epsilon * text.count("epsilon"))
 
-    return rstd_of(text.format(words), value, 4)
+    return rstd_of(text.format(words).replace("+ -", "- "), value, 4)
