@@ -139,7 +139,8 @@ STYLES = {
     "gradient, powers, float64": ("backward", F64, POWERS),
     "gradient, powers, bfloat16": ("backward", BF16, POWERS),
     "gradient in steps": ("backward", {}, f"""{SUMS}; d = x - m; s = np.sqrt(v + e)
-    dx = diff_dst * g; ds = -1 / (s * s) * (dx * d).sum(axes); dq = np.ones_like(x) / n * (ds / (2 * s))
+    dx = diff_dst * g; ds = -1 / (s * s) * (dx * d).sum(axes)
+    dq = np.ones_like(x) / n * (ds / (2 * s))
     t = dx / s + 2 * d * dq; return t - t.sum(axes) / n, dg, db"""),
     "jax.vjp": ("backward", {"own_statistics": True}, """
     d = x - x.sum(axes) / n; s = (d * d).sum(axes) / n + e; r = 1 / np.sqrt(s); dx = diff_dst * g
