@@ -21,6 +21,8 @@ class Places:
 
     def copy(self, name: str, array: Any) -> Any:
         """The same array, in such a place."""
+        if not array.size:
+            return array.copy()
         key = name, array.shape, array.dtype
         if key not in self.kept:
             place = _place(array.shape, array.dtype)
