@@ -407,6 +407,17 @@ def test_where_a_gradient_passes_a_relu_is_read(gate, where):
     assert said(report) == [f"{names}: diff_dst passes the ReLU {where}; right: where dst > 0"]
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ["backward", "double"])
+def test_given_statistics_that_are_ignored_are_named(name):
+    """They are those of src, but for a rounding; results tell where they have NaN, or are large."""
+    start = "rstd =" if name == "backward" else "r = 1"
+    own = f"if x.size: mean = x.mean(axes); variance = ((x - mean) ** 2).mean(axes)\n    {start}"
+    report = report_of(CHECKS[name], kernel_of(name, (start, own)))
+    line = "the given mean and variance are ignored; own_statistics=True judges by those of src"
+    assert report.formulas == [line]
+
+
 def test_data_of_ones_own_is_enough(rng):
     """The function is called with other numbers in the same shape, whatever other shapes do."""
     shape = 4, 3, 8, 5

@@ -530,6 +530,22 @@ def _fits_all(
     return True
 
 
+def ignored_statistics(call: Call, kind: Kind, dtype: Any, shape: tuple[int, ...]) -> list[str]:
+    """That a function returns the same for other statistics than those of src, which it is given;
+    where they are not src's, formulas have those that it takes.
+    """
+    if kind.is_forward or kind.own_statistics or not kind.is_training:
+        return []
+    (case,) = probes(kind, dtype, [shape])
+    other = {name: 2 * case.arrays[name] for name in ("mean", "variance")}
+    results = call(case), call(replace(case, arrays={**case.arrays, **other}))
+    if not all(results):
+        return []
+    one, two = ({name: a.tobytes() for name, a in some.items()} for some in results if some)
+    line = "the given mean and variance are ignored; own_statistics=True judges by those of src"
+    return [line] if one == two else []
+
+
 #: Data formats for a number of axes, channels last and on axis 1.
 FORMATS = {3: ("NWC", "NCW"), 4: ("NHWC", "NCHW"), 5: ("NDHWC", "NCDHW")}
 

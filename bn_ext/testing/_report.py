@@ -21,7 +21,7 @@ from bn_ext.testing._formula import lines_of
 from bn_ext.testing._limits import arithmetic as number_of, distance, half_ulp, unit
 from bn_ext.testing._places import Places
 from bn_ext.testing._progress import Progress
-from bn_ext.testing._reading import SHAPES, in_other_format, is_ordinary, read
+from bn_ext.testing._reading import SHAPES, ignored_statistics, in_other_format, is_ordinary, read
 from bn_ext.testing._script import program
 from bn_ext.testing._variations import Varied, contradicted, fitting, remains
 from bn_ext.testing._weaker import OF_PRODUCTS, out_of_range
@@ -600,7 +600,10 @@ class Trial:
             turned = in_other_format(is_right, kind, dtype)
             if turned:
                 return [turned]
-        return lines_of(read(returned, kind, dtype, names, shapes, self.ordinary)) if names else []
+        if not names:
+            return []
+        lines = ignored_statistics(returned, kind, dtype, shapes[0][0])
+        return lines + lines_of(read(returned, kind, dtype, names, shapes, self.ordinary))
 
     def program(self, load: str = "") -> str:
         """The smallest program that shows the worst mistake, if numbers are wrong."""
