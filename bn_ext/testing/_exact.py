@@ -49,7 +49,7 @@ def exact(case: Case) -> Exact:
         if kind.is_forward and not case.src.size:
             names = ["dst"]  # specifications differ in what the statistics are
         if kind.correction and case.src.size <= case.src.shape[case.axis]:
-            names.remove("running_variance")  # of one element: NaN, or none
+            names = [name for name in names if name != "running_variance"]  # NaN, or none
         return {
             name: (values[name], _limits(case, name, values[name], bounds, known, starts))
             for name in names

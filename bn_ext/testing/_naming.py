@@ -203,7 +203,7 @@ def number_and_count(
     for count in COUNTS if known.any() else ():
         divisors = np.array([count.value(q) for q in quantities])
         numbers, off = (ratios / divisors)[known], (rooms / divisors)[known]
-        number = np.average(numbers, weights=off**-2.0)
+        number = mean_of(numbers, off)
         if (abs(numbers - number) > 2 * off).any():
             continue
         room = 2 * off.min()
@@ -213,6 +213,12 @@ def number_and_count(
             chosen = rounded(number, room) if simple is None else simple
             best.add(count.cost + cost_of(chosen), (chosen, count))
     return best.found
+
+
+def mean_of(numbers: Any, room: Any) -> Any:
+    """The mean of numbers that are off by this much: what is known better counts more."""
+    least = room.min()
+    return np.average(numbers, weights=(least / room) ** 2 if least > 0 else None)
 
 
 def rounded(number: float, room: float) -> float:
@@ -471,7 +477,7 @@ class Namer:
             known = np.isfinite(off[block])
             if known.any():
                 some, of_some = value[block][known], np.maximum(off[block][known], 1e-300)
-                number = np.average(some, weights=of_some**-2.0)
+                number = mean_of(some, of_some)
                 if (abs(some - number) > 1.5 * of_some).any():
                     return None
                 numbers.append(number)

@@ -103,7 +103,7 @@ def _simpler(array: Any) -> Iterator[Any]:
 
 def _text(function: Any, case: Case, result: str, load: str, stopped: str) -> str:
     """The program."""
-    right, bounds = exact(case)[result]
+    right, bounds = (np.asarray(a, np.float64) for a in exact(case)[result])
     number = "float64" if case.data == "float64" else "float32"
     name = getattr(function, "__qualname__", "function")
     others = "import ml_dtypes\n" * (case.data == "bfloat16") + "import numpy as np"
