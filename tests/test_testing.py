@@ -1170,6 +1170,28 @@ def test_an_addition_of_its_own_in_bfloat16_is_named(relu):
         check_forward(partial(twice, sign=-1), arithmetic="bfloat16", **options)
 
 
+def test_a_flush_on_the_way_may_leave_a_normal_number():
+    """Of terms near the smallest normal number: where the right result is subnormal, one that is
+    not 0 says nothing of others that are.
+    """
+
+    def flush(a):
+        return np.where(abs(a) < 2.0**-126, 0, a)
+
+    def kernel(src, diff_dst, mean, variance, gamma, epsilon):
+        results = MINE(src, flush(diff_dst), mean, variance, gamma, epsilon=epsilon)
+        diff_src = flush(results[0])
+        lost = (results[0] != 0) & (abs(results[0]) < 2.0**-126)
+        diff_src[lost] = np.copysign(2.0**-125, results[0][lost])  # within limits
+        flushed.append(lost.sum())
+        return diff_src, *results[1:]
+
+    flushed: list[int] = []
+    report = check_backward(kernel, skip=all_but("large and small diff_dst"))
+    assert flushed[0] > 0
+    assert report.summary.startswith("1 right; subnormal numbers are 0")
+
+
 def test_zeros_beside_subnormal_numbers_are_no_flush():
     """A channel that is missing, where all that is right is subnormal."""
     zeroes = kernel_of("backward", ("return", "diff_src[..., -1:] = 0; return"))

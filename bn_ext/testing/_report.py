@@ -443,9 +443,11 @@ def compared(
         share = np.asarray(distance(got, right) / limits, np.float64)
         share = np.where(np.isnan(share), np.inf, share)
         share = np.where(alike | ~says, 0, share)
-        small = abs(right) < np.finfo(number).tiny
+        least = np.finfo(number).tiny
+        small = abs(right) < least
         flushed = (got == 0) & (share[0] > 1) & small
-        if (small & (got != 0)).any():  # others are not, so that these were lost in another way
+        # If others are not, these were lost in another way.
+        if (small & (got != 0) & (abs(got) < least)).any():
             share = np.where(flushed & np.isfinite(limits), share[0], share)
     kept = [not (shares > 1).any() for shares in share]
     fits = next((kind for kind, good in zip(kinds, kept, strict=True) if good), "")
