@@ -83,7 +83,7 @@ CAUSES = [
         program="one_row",
         known="Meant so since [#11445](https://github.com/PaddlePaddle/Paddle/issues/11445).",
     ),
-    Cause(r"ncnn \S+ NaN in vec", "a deviation of NaN counts as 0.0001", program="nan"),
+    Cause(r"ncnn \S+ NaN in (vec|planes)", "a deviation of NaN counts as 0.0001", program="nan"),
     Cause(
         r"torch\S* backward empty|mindspore double\S+ empty|paddle double\S+ (empty|no pos)|"
         r"ncnn \S+ no pos",
