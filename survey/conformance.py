@@ -62,7 +62,7 @@ class Cause(NamedTuple):
 
 TF, TORCH = "https://github.com/tensorflow/tensorflow", "https://github.com/pytorch/pytorch"
 CAUSES = [
-    Cause(r"\S+ \S+ (sub|small ).*: -?0$", "Subnormal numbers become 0", own_rule=True),
+    Cause(r"\S+ \S+ (sub|large ).*: -?0$", "Subnormal numbers become 0", own_rule=True),
     Cause(r"\S+ \S+ (empty|no pos).*: nan$", "Of an empty batch, diff_gamma is NaN", own_rule=True),
     Cause(r"opencv \S+ (empty|no pos)", "Of an empty batch, there is no result", own_rule=True),
     Cause(
@@ -83,7 +83,7 @@ CAUSES = [
         program="one_row",
         known="Meant so since [#11445](https://github.com/PaddlePaddle/Paddle/issues/11445).",
     ),
-    Cause(r"ncnn \S+ NaN in vec", "a deviation of NaN counts as 0.0001", program="nan"),
+    Cause(r"ncnn \S+ NaN in (vec|planes)", "a deviation of NaN counts as 0.0001", program="nan"),
     Cause(
         r"torch\S* backward empty|mindspore double\S+ empty|paddle double\S+ (empty|no pos)|"
         r"ncnn \S+ no pos",
@@ -285,9 +285,10 @@ def own_rules(packages, rows):
 
 #: {kind of cases in the picture: what the names of its cases contain}; the last takes all others.
 CASES = {
-    "shapes": r"axes|rows|channel|plane|image", "one row or none": r"one row|empty|no pos",
-    "no gamma, beta": r"without", "large mean": r"mean", "small variance": r"epsilon|constant",
-    "tiny numbers": r"small|subnormal", "other values": r"",
+    "one row or none": r"one row|empty|no pos", "no gamma, beta": r"without|no gamma",
+    "large mean": r"mean", "small variance": r"epsilon|constant",
+    "large or tiny numbers": r"small|subnormal",
+    "shapes": r"axes|rows|channel|image|^planes|a plane", "other values": r"",
 }  # fmt: skip
 #: {what a square of the picture says: its colour}, the worst last.
 COLOURS = {"right": "#1f6fb2", "weaker, own rule": "#a9cce8", "refused": "#cfcfcf"}

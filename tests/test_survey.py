@@ -161,14 +161,14 @@ def test_errors_are_measured_anew(monkeypatch, elsewhere):
 def test_a_square_is_the_worst_of_its_cases():
     """Of each operation of a package; what a package decides is no mistake."""
     verdicts = {"right": "two axes", "raised": "two axes", "crashed": "a new name"}
-    verdicts |= {"wrong": "small gamma", "weaker": "one row", "not judged": "large mean"}
+    verdicts |= {"wrong": "large and small gamma", "weaker": "one row", "not judged": "large mean"}
     rows = []
     for verdict, case in verdicts.items():
         got = "0" if verdict == "wrong" else ""  # as of subnormal numbers that become 0
         rows.append(["one", "backward", verdict, "", 1, case, "", "", "", got, "", "", ""])
     squares = conformance.worst({"one": {"operations": ["backward"]}}, rows)
     assert len(squares) == len(conformance.CASES)
-    right = dict.fromkeys(("tiny numbers", "one row or none"), "weaker, own rule")
+    right = dict.fromkeys(("large or tiny numbers", "one row or none"), "weaker, own rule")
     right |= {"shapes": "refused", "other values": "wrong"}
     assert {kind: colour for (*_, kind), colour in squares.items() if colour != "right"} == right
 

@@ -19,7 +19,8 @@ import numpy as np
 from bn_ext._cli.usage import UsageError
 from bn_ext._cli.watcher import end_group, watching
 from bn_ext.testing._case import Case
-from bn_ext.testing._report import Finding, Report, Trial, show_progress, with_progress
+from bn_ext.testing._progress import Progress, write
+from bn_ext.testing._report import Finding, Report, Trial
 
 MOST = 5  # crashes; further cases are left out
 
@@ -74,7 +75,7 @@ def run(
                 pipe.close()
             if finished:  # whether it has made the program or not
                 break
-            show_progress("")
+            write("")
             reason = reason or f"crashed ({ended(child.exitcode or 0)})"
             if not name:
                 raise UsageError(f"the function's process {reason} before the first call")
@@ -106,10 +107,15 @@ def work(end: Connection, load: Any, cases: Any, first: int, script: str, option
         os.setpgrp()  # with what the function starts
     try:
         trial = Trial(load(), **options)
-        for case in with_progress(islice(cases(), first, None)):
-            end.send(("case", case.name))
-            end.send(("report", trial.try_case(case)))
-        end.send(("finished", ""))
-        end.send(("program", trial.program(script) if script else ""))
+        with Progress() as progress:
+            for count, case in enumerate(islice(cases(), first, None), first):
+                progress.text = f"{count} cases, {case.name}"
+                end.send(("case", case.name))
+                end.send(("report", trial.try_case(case)))
+            end.send(("finished", ""))
+            progress.text = "which formula it computes"
+            end.send(("report", Report(formulas=trial.formulas())))
+            progress.text = "the smallest program that shows it"
+            end.send(("program", trial.program(script) if script else ""))
     except UsageError as error:
         end.send(("failed", str(error)))

@@ -1,5 +1,7 @@
 """Checks of other implementations of batch normalization against exact results."""
 
+from __future__ import annotations  # help shows names, not what they stand for
+
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, TypeAlias
@@ -45,8 +47,8 @@ def check_forward(
         Whether the function adds an array of src's shape, the argument ``src_1``.
     correction : {0, 1}, optional
         If given, the function also takes ``running_mean`` and ``running_variance``, and returns the
-        new ones after the other results: 3/4 of these and 1/4 of the batch's, whose variance is
-        then divided by M - correction.
+        new ones after the other results, or after dst alone: 3/4 of these and 1/4 of the batch's,
+        whose variance is then divided by M - correction.
     epsilon, is_training, relu, data_format, dtypes, quick, skip, arithmetic, repeats
         As for `check_backward`.
 
@@ -124,12 +126,14 @@ def check_backward(
     Returns
     -------
     Report
-        ``print(report)`` shows each mistake: the largest error in units of its limit, the element,
-        what the function returned and what is right, and which elements are wrong. ``as_if`` has
-        the variations of the formula that give the function's numbers; ``summary`` counts the
-        verdicts; ``script()`` is the smallest program that shows the worst mistake. ``findings``
-        has one per case and result, ``failures`` those that fail, ``worst`` the one with the
-        largest error; ``verdicts`` is a dict, by case.
+        ``print(report)`` shows each mistake: what the function computes, as a formula beside the
+        right one; the largest error in units of its limit, the element, what the function returned
+        and what is right, and which elements are wrong. ``formulas`` has the lines of the formulas,
+        which are read off the results of a few more calls; ``as_if`` has these or, where no formula
+        is wrong, what is, such as rows that sums miss; ``summary`` counts the verdicts;
+        ``script()`` is the smallest program that shows the worst mistake. ``findings`` has one per
+        case and result, ``failures`` those that fail, ``worst`` the one with the largest error;
+        ``verdicts`` is a dict, by case.
 
     Raises
     ------
@@ -145,10 +149,12 @@ def check_backward(
     -----
     The standard cases have two to five axes, 1 to 140 000 rows, 1 to 4100 channels, no gamma or
     beta, no elements, a mean far from zero, numbers near the ends of the dtype's range, sums that
-    cancel, NaN and Inf, epsilon 0; and whole numbers, of which no sum is rounded. Right results are
-    computed with twice the digits of the arithmetic or more, in the same way on every system.
-    docs/numerics.md has the limits. An element about which an arithmetic says nothing, as where a
-    variance may be 0, fails in none.
+    cancel, NaN and Inf, epsilon 0; and whole numbers, of which no sum is rounded. What is special
+    stands in few channels and in many, with planes and without. Some arrays lie at addresses that
+    are multiples of their elements' size alone, and some where others lay in the call before. Right
+    results are computed with twice the digits of the arithmetic or more, in the same way on every
+    system. docs/numerics.md has the limits. An element about which an arithmetic says nothing, as
+    where a variance may be 0, fails in none.
 
     A case is refused, and does not count, if the function raises NotImplementedError, or does not
     take None for gamma or beta. It is called in your floating-point mode. A function that crashes
@@ -263,4 +269,4 @@ def _own_case(kind: Kind, own: dict[str, Any], epsilon: Any, layout: str) -> Cas
     vectors = {name: a for name, a in arrays.items() if name not in TENSORS}  # dst is theirs
     has_statistics = not vectors.keys().isdisjoint(("mean", "variance"))
     case = drawn(**vectors, has_statistics=has_statistics)
-    return replace(case, arrays={**case.arrays, **arrays})
+    return replace(case, arrays={**case.arrays, **arrays}, is_own=True)

@@ -45,6 +45,8 @@ class Case:
     by_name: dict[str, Any] = field(default_factory=dict)
     #: Are sums of its data exact in the arithmetic's type, in any order?
     exact_sums: bool = False
+    #: Is it of a caller's data?
+    is_own: bool = False
 
     @property
     def axis(self) -> int:

@@ -48,30 +48,47 @@ def _drawn(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Draw:
     )  # fmt: skip
 
 
-def _scaled(name: str, end: int) -> Change:
+def _scaled(name: str) -> Change:
+    """Large numbers in a channel, small ones in the next, and two sizes of small ones that no
+    arithmetic takes as 0.
+    """
+
     def change(draw: Draw) -> None:
-        exponent = EXPONENTS[draw.dtype.name][name][end]
+        large, small = EXPONENTS[draw.dtype.name][name]
         if draw.operation == "double_backward":  # it has products of three factors
-            exponent //= 3
+            large, small = large // 3, small // 3
         array = getattr(draw, name)
-        exponents = np.full(array.shape[-1], exponent)
-        if end == 1:  # and small numbers that no arithmetic takes as 0
-            exponents[1] = 3 * exponent // 4
-            draw.epsilon = 0.0 if name == "src" else draw.epsilon
-        setattr(draw, name, np.ldexp(array, exponents))
+        exponents = large, small, 3 * small // 4, 6 * small // 7
+        setattr(draw, name, np.ldexp(array, np.resize(exponents, array.shape[-1])))
+        draw.epsilon = 0.0 if name == "src" else draw.epsilon
 
     return change
 
 
-def _marked(name: str, value: float, **arrays: Any) -> Change:
+def _marked(name: str, value: float) -> Change:
+    """In a register of channels, and in the rest; in two rows, of which a ReLU may let one pass."""
+
     def change(draw: Draw) -> None:
         array = getattr(draw, name)
-        array[2, ..., 1] = value
+        array[2, ..., [1, -2]] = array[6, ..., [1, -2]] = value
         if np.isinf(value):
-            array[5, ..., 2] = -value
-        vars(draw).update(arrays)
+            array[5, ..., [2, -1]] = -value
 
     return change
+
+
+def _nan_in_planes(draw: Draw) -> None:
+    """In each array, each at a channel of its own."""
+    draw.gamma[1] = 0
+    for channel, name in ((1, "src"), (2, "src"), (3, "diff_dst")):
+        getattr(draw, name)[1, ..., channel].flat[[channel, 6, 8]] = np.nan
+    draw.spoil = _spoiled({"beta": [3], "gamma": [4], "variance": [5], "mean": [6]})
+
+
+def _inf_in_planes(draw: Draw) -> None:
+    for channel, name in ((1, "src"), (3, "diff_dst")):
+        for place, value in enumerate((-np.inf, np.inf)):
+            getattr(draw, name)[1, ..., channel + place].flat[channel] = value
 
 
 def as_set(**values: Any) -> Change:
@@ -86,6 +103,7 @@ def as_set(**values: Any) -> Change:
 
 def _spread(draw: Draw) -> None:
     octaves = 12 if draw.dtype.name == "float16" else 60
+    draw.gamma[-1] = 0
     draw.src = draw.src * np.exp2(draw.rng.uniform(-octaves / 2, 0, draw.src.shape))
     draw.diff_dst = draw.diff_dst * np.exp2(draw.rng.uniform(-octaves / 2, 0, draw.src.shape))
 
@@ -131,10 +149,14 @@ def _whole(draw: Draw) -> None:
     rows = prod(shape[:-1])
     if rows > 4096:
         counts = np.zeros(rows, bool)
-        counts[[*range(0, rows, 4096), *(k for k in EDGES if k < rows)]] = True
+        # The first row, which may be a pivot, is near the mean.
+        counts[[*range(4096, rows, 4096), *(k for k in EDGES if k < rows)]] = True
         for array in (draw.src, draw.diff_dst, draw.diff_diff_src):
             array.reshape(rows, -1)[~counts, -1] = 0
-        draw.src.reshape(rows, -1)[counts, -1] = np.resize([2, -2], counts.sum())
+        # The mean is 0, so that src - mean is, too, where no row counts.
+        values = np.resize([2.0, -2.0], counts.sum())
+        values[-3:] = [2, 2, -4] if counts.sum() % 2 else [-2, 2, -2]
+        draw.src.reshape(rows, -1)[counts, -1] = values
         _cancel(draw, rows)
 
 
@@ -175,11 +197,11 @@ def _subnormal(draw: Draw) -> None:
     draw.beta = np.ldexp(draw.beta, exponent)
 
 
-def _small_gamma(draw: Draw) -> None:
+def _scaled_gamma(draw: Draw) -> None:
     """And small or subnormal dst, which a ReLU lets pass."""
     before = draw.gamma
-    _scaled("gamma", 1)(draw)
-    draw.beta = draw.beta * abs(draw.gamma / before)
+    _scaled("gamma")(draw)
+    draw.beta = draw.beta * np.minimum(1, abs(draw.gamma / before))
 
 
 def _zeros(draw: Draw) -> None:
@@ -189,14 +211,30 @@ def _zeros(draw: Draw) -> None:
         array[draw.rng.random(array.shape) < 0.5] = 0
 
 
-def _spoil(draw: Draw) -> None:
-    """A vector has a NaN, each at another channel."""
-    for place, name in enumerate(("gamma", "beta", "mean", "variance")):
-        getattr(draw, name)[place] = np.nan
+def _spoiled(channels: dict[str, list[int]]) -> Change:
+    """Vectors with a NaN in these channels."""
+
+    def spoil(draw: Draw) -> None:
+        for name, places in channels.items():
+            getattr(draw, name)[places] = np.nan
+
+    return spoil
+
+
+#: A vector has a NaN in a register of channels and in the rest, each elsewhere.
+_SPOILED = {name: [k, k - 4] for k, name in enumerate(("gamma", "beta", "mean", "variance"))}
 
 
 def _constant(draw: Draw) -> None:
-    draw.src[:, ::2] = [0.1, -7, 1000]
+    channels = draw.src[..., ::2]
+    channels[:] = np.resize([0.1, -7, 1000], channels.shape[-1])
+
+
+def _like_xhat_or_cancels(draw: Draw) -> None:
+    """In every other channel."""
+    like_xhat = (draw.src - draw.src.mean(0)) / draw.src.std(0)
+    cancels = abs(draw.diff_dst) * np.resize([[1], [-1]], (len(draw.src), 1))
+    draw.diff_dst = np.where(np.arange(draw.src.shape[-1]) % 2, cancels, like_xhat)
 
 
 #: name: (shape, what changes, or None); the cases for all operations that have what is changed.
@@ -215,9 +253,10 @@ RECIPES: dict[str, tuple[tuple[int, ...], Change | None]] = {
     "planes of 165 positions": ((7, 5, 33, 9), None),
     "planes of 1536 positions": ((2, 48, 32, 3), None),
     "a plane of 300 x 300": ((1, 300, 300, 1), _sparse),
-    "without gamma": ((21, 4), as_set(gamma=None, beta=None)),
-    "gamma without beta": ((11, 4), as_set(beta=None)),
-    "beta without gamma": ((11, 4), as_set(gamma=None)),
+    "without gamma": ((21, 19), as_set(gamma=None, beta=None)),
+    "no gamma in planes": ((4, 3, 5, 4), as_set(gamma=None)),
+    "gamma without beta": ((3, 3, 5, 4), as_set(beta=None)),
+    "beta without gamma": ((4, 3, 3, 5), as_set(gamma=None)),
     "one row": ((1, 8), None),
     "two rows": ((2, 520), None),
     "three rows": ((3, 8), None),
@@ -242,38 +281,38 @@ RECIPES: dict[str, tuple[tuple[int, ...], Change | None]] = {
     "mean far from zero": (  # squares have too few digits in doubles
         (20, 3), as_set(src=lambda d: d.src + min(1e9, 2.0**-4 / limits.unit(d.dtype.name))),
     ),
-    "mean of 1000 deviations": ((40, 3), as_set(src=lambda d: d.src + 1000)),
-    "mean of -30 deviations": ((7, 128), as_set(src=lambda d: d.src - 30)),
+    "means of 1000 and -30 deviations": (
+        (7, 128), as_set(src=lambda d: d.src + np.resize([1000, -30, -30], 128)),
+    ),
     "epsilon 2": ((33, 1, 3, 2), as_set(epsilon=2.0)),
-    "variance near epsilon": ((18, 3, 1, 4), as_set(src=lambda d: d.src / 256)),
-    "constant channels": ((21, 5), _constant),
+    "variance near epsilon": ((18, 3, 1, 1), as_set(src=lambda d: d.src / 256)),
+    "constant channels": ((2, 2, 5, 24), _constant),
     "constant with epsilon 0": ((8, 2), as_set(src=np.full((8, 2), 7.0), epsilon=0.0)),
     "many zeros": ((20, 16), _zeros),
-    "zero and negative gamma": ((25, 4), as_set(gamma=np.array([0.0, -1.5, -0.0, 2.0]))),
-    "numbers of many sizes": ((40, 3), _spread),
-    "large src": ((6, 5, 5, 1), _scaled("src", 0)),
-    "small src": ((33, 3), _scaled("src", 1)),
-    "large diff_dst": ((128, 3), _scaled("diff_dst", 0)),
-    "small diff_dst": ((33, 3), _scaled("diff_dst", 1)),
-    "large gamma": ((8, 40), _scaled("gamma", 0)),
-    "small gamma": ((3, 2, 2, 24), _small_gamma),
+    "zero and negative gamma": (
+        (2, 3, 5, 19), as_set(gamma=np.resize([0.0, -1.5, -0.0, 2.0], 19)),
+    ),
+    "numbers of many sizes": ((40, 4), _spread),
+    "large and small src": ((33, 19), _scaled("src")),
+    "large or small src in planes": ((6, 5, 5, 4), _scaled("src")),
+    "large and small diff_dst": ((128, 8), _scaled("diff_dst")),
+    "large or small diff_dst in planes": ((5, 3, 5, 4), _scaled("diff_dst")),
+    "large and small gamma": ((8, 43), _scaled_gamma),
+    "large or small gamma in planes": ((3, 3, 3, 4), _scaled_gamma),
     "subnormal src": ((12, 3), _subnormal),
-    "diff_dst like xhat": (
-        (40, 3), as_set(diff_dst=lambda d: (d.src - d.src.mean(0)) / d.src.std(0)),
-    ),
-    "diff_dst that cancels": (
-        (40, 3), as_set(diff_dst=lambda d: abs(d.diff_dst) * np.resize([[1], [-1]], (40, 1))),
-    ),
-    "NaN in src": ((33, 3), _marked("src", np.nan)),
-    "NaN in src with gamma 0": ((9, 3), _marked("src", np.nan, gamma=np.array([1.0, 0, -1]))),
-    "NaN in diff_dst": ((33, 3), _marked("diff_dst", np.nan)),
-    "NaN in vectors": ((9, 5), as_set(spoil=lambda _: _spoil)),
-    "Inf in src": ((33, 3), _marked("src", np.inf)),
-    "-Inf in diff_dst": ((33, 3), _marked("diff_dst", -np.inf)),
+    "diff_dst like xhat or that cancels": ((40, 6), _like_xhat_or_cancels),
+    "NaN in src": ((33, 19), _marked("src", np.nan)),
+    "NaN in diff_dst": ((33, 19), _marked("diff_dst", np.nan)),
+    "NaN in vectors": ((9, 19), as_set(spoil=lambda _: _spoiled(_SPOILED))),
+    "NaN in planes": ((3, 3, 5, 7), _nan_in_planes),
+    "Inf in src": ((33, 19), _marked("src", np.inf)),
+    "-Inf in diff_dst": ((33, 19), _marked("diff_dst", -np.inf)),
+    "Inf in planes": ((3, 5, 3, 5), _inf_in_planes),
 }  # fmt: skip
 LARGE = 1040  # elements; quick runs have no more
 #: Cases that say something only where an operation has this array.
 NEEDS = {name: "diff_dst" for name in RECIPES if "diff_dst" in name}
+NEEDS["no gamma in planes"] = "diff_dst"  # forward, the next two are in planes
 #: Words of those that a double backward does not have: of diff_diff_* times Inf, specifications
 #: differ, and its bounds end where products underflow.
 UNBOUNDED = "Inf", "with eps", "subnormal"
@@ -334,7 +373,9 @@ def _case(kind: Kind, name: str, draw: Draw) -> Case:
         kind, operation="training" if from_batch else "inference", own_statistics=False
     )
     dst = values(_case(forward, name, draw))["dst"]
-    arrays["diff_dst"][np.isnan(dst)] = 0  # packages differ in whether NaN passes
+    # Packages differ in whether NaN passes, and in what NaN or Inf is where a mask of 0 stops it.
+    gone = np.isnan(dst) | ((dst <= 0) & ~np.isfinite(arrays["diff_dst"].astype(np.float64)))
+    arrays["diff_dst"][gone] = 0
     return replace(case, by_name={"dst": dst.astype(draw.dtype)})
 
 

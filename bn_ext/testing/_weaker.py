@@ -61,7 +61,10 @@ def start(p: Any, number: str, *, folded: bool, from_batch: bool, exact: bool = 
         off = abs(mean - mean.astype(number))
     of_mean = of_variance = 0 * mean
     if from_batch:
-        size = abs(x).sum(axis=1, keepdims=True) / m
+        size, about = abs(x).sum(axis=1, keepdims=True) / m, abs(mean)
+        if folded and x.shape[1] and not exact:  # squares about 0, or about the first element
+            away = abs(x[:, :1] - mean)
+            size, about = np.maximum(size, away + np.sqrt(variance)), np.maximum(about, away)
         of_mean = np.where(m * size < top, of_src * size + least, np.inf)
         # Of a few equal numbers of few bits, each order of summation has the exact mean.
         first = x.max(axis=1, initial=-np.inf)[:, None]
@@ -69,10 +72,10 @@ def start(p: Any, number: str, *, folded: bool, from_batch: bool, exact: bool = 
         few = (x == first).all(axis=1, keepdims=True) & (most.astype(number) == most)
         of_mean = np.where(few & (m & (m - 1) == 0), 0, of_mean)
         off = np.where(of_mean > 0, of_mean + u * abs(mean), of_mean)
-        squares = variance + mean**2 if folded else variance
+        squares = variance + about**2 if folded else variance
         of_variance = of_squares * squares + off**2 + 2 * least
         # A running mean is off when it is subtracted, and so is the squared one.
-        of_variance += 2 * off * abs(mean) if folded else 4 * of_src * size * np.sqrt(variance)
+        of_variance += 2 * off * about if folded else 4 * of_src * size * np.sqrt(variance)
         of_variance = np.where(m * squares * (1 + total) < top, of_variance, np.inf)
     lost = np.asarray((of_variance + least) / (variance + p.epsilon), np.float64)
     rstd = np.where(lost < 1, np.expm1(np.log1p(-np.where(lost < 1, lost, 0)) / -2), np.inf)
@@ -81,8 +84,14 @@ def start(p: Any, number: str, *, folded: bool, from_batch: bool, exact: bool = 
     return Start(u, least, data_alone, products, of_mean, of_variance, off, rstd, far, top, open_)
 
 
-def out_of_range(p: Any, number: str) -> Any:
-    """(C,), of operands: does a product of some formula, but no result, overflow or underflow?"""
+#: Results that formulas have with products which may leave the range where the result does not.
+OF_PRODUCTS = "dst", "diff_src", "diff_gamma", "diff_diff_dst"
+
+
+def out_of_range(p: Any, number: str, result: str) -> tuple[Any, Any]:
+    """(C,), of operands: does a product of some formula of the result, which does not, overflow or
+    underflow? And the relative error of one that is subnormal, at most 1.
+    """
     info, x, mean = np.finfo(number), p.src, abs(p.mean)
     far, most = (abs(a).max(axis=1, initial=0) for a in (x - p.mean[:, None], x))
     rstd, scale, m = rstd_of(p), abs(p.gamma), max(1, x.shape[1])
@@ -90,14 +99,19 @@ def out_of_range(p: Any, number: str) -> Any:
     factors = [abs(getattr(p, name)).max(axis=1, initial=0) for name in names]
     if factors:
         factors += [factors[0] * factors[-1]] * (len(factors) > 1)
-        sums = [a * far * m * b for a in factors for b in (1, scale)]
-        products = [*sums, *(a * rstd**k for a in sums for k in (2, 3)), far**2 * m]
-        products += [rstd**k for k in (2, 3, -3, -4)]
+        scales = (1,) if result == "diff_gamma" else (1, scale)
+        products = [a * far * m * b for a in factors for b in scales]
+        if result != "diff_gamma" or len(factors) > 1:
+            products += [a * rstd**k for a in products for k in (2, 3)]
+            products += [far**2 * m, *(rstd**k for k in (2, 3, -3, -4))]
     else:
         products = [rstd**2, *(scale * a for a in (far, most, mean))]
     sizes = np.stack(products)
     overflows, underflows = (sizes > info.max) & (sizes < np.inf), (sizes < info.tiny) & (sizes > 0)
-    return (overflows | underflows).any(axis=0)
+    least = wide_of(number)(DTYPES[number].smallest)
+    # One that is far below the smallest number is 0.
+    errors = np.asarray(np.where(underflows & (sizes > least / 4), least / sizes, 0), np.float64)
+    return (overflows | underflows).any(axis=0), np.minimum(errors, 1).max(axis=0)
 
 
 def forward_bounds(start: Start, p: Any, src_1: Any) -> dict[str, Any]:
