@@ -1,6 +1,7 @@
 /* copies.c: copies whole operands, those that tasks do not (strided.c). NumPy's own copy is no
  * choice: nothing may fail here, but it allocates memory, and NumPy 2.4 crashes if it gets none. */
 #include "arrays/axes.h"
+#include "base/machine.h"
 #include "base/sizes.h"
 #include "call/strided.h"
 #include "threads/pool.h"
@@ -26,5 +27,6 @@ void bn_copy_elements(const bn_view *view, char *dense, const bn_axes *axes, boo
     for (int k = 0; k < axes->n; k++)
         c.n *= view->shape[axes->axis[k]];
     bn_set_strided(&c.strided, view, axes, written);
+    c.strided.fetch = c.n * view->itemsize > bn_last_level_bytes() / 4;
     bn_run_pieces(num_threads, c.n, ceil_div(c.n, PIECE), copy_piece, &c);
 }

@@ -68,6 +68,11 @@ static bool exceeds_caches(const bn_call *call) {
     return call->runs[WRITE] && all_bytes(call) > bn_last_level_bytes() / 4 * 3;
 }
 
+/* Do views, whose parts are copied, come from memory, at least in part? */
+static bool comes_from_memory(const bn_call *call) {
+    return all_bytes(call) > bn_last_level_bytes() / 4;
+}
+
 /* ---- tiles ------------------------------------------------------------- */
 
 /* Strided operands whose channels are adjacent, as bits. With runs, tasks transpose these. */
@@ -97,8 +102,9 @@ static int64_t tile_channels(const bn_call *call, const bool by_runs[PASSES]) {
         WIDEST = 4096,        /* twice as many: 64 kB, a part of the second-level cache */
         EXACT_COLUMNS = 1024, /* of exact sums, which have several limbs each */
     };
-    /* In a second-level cache of 2 MiB, tiles of 1 MiB take up to 1.3 times as long; but copies are
-     * made faster of longer pieces, if they can stay in the last-level cache (measured). */
+    /* In a second-level cache of 2 MiB, tiles of 1 MiB take up to 1.3 times as long; but from
+     * memory copies are made faster of longer pieces, if they stay in the last-level cache
+     * (measured). */
     enum { MOST_BYTES = 512 << 10, MOST_COPIED = 1 << 20 };
     if (order->row_positions > 1 || (!call->runs[SUM] && by_runs[WRITE]))
         return p->channels;
@@ -107,9 +113,10 @@ static int64_t tile_channels(const bn_call *call, const bool by_runs[PASSES]) {
     const int64_t bytes = p->positions * p->run * bytes_read(call);
     const bool copied = call->strided && !with_adjacent_channels(call);
     const int64_t least = copied ? LEAST_COPIED : LEAST_COLUMNS;
-    int64_t width =
-        (copied && !bn_last_level_is_far() ? MOST_COPIED : at_most(bn_l2_bytes() / 2, MOST_BYTES)) /
-        bytes;
+    int64_t width = (copied && comes_from_memory(call) && !bn_last_level_is_far()
+                         ? MOST_COPIED
+                         : at_most(bn_l2_bytes() / 2, MOST_BYTES)) /
+                    bytes;
     if (copied && width * columns < least && p->channels * bytes > 4 * bn_l2_bytes())
         width = bn_l2_bytes() / 2 / bytes; /* better than copying twice; of many tiles (measured) */
     if (call->exact && columns)
@@ -351,6 +358,7 @@ static bn_copies copies_of(const bn_call *call, const bn_tiles *t, int threads, 
     const int64_t part = at_least(PART_BYTES / call->element_bytes, least_part);
     return (bn_copies){
         .operands = {summed, written},
+        .fetch = comes_from_memory(call),
         .spaced = spaced,
         .range_positions = in_ranges ? adjacent : 0,
         .ranges = in_ranges ? ranges_in_line(call, all, adjacent, false) : 0,

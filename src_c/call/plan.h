@@ -44,6 +44,7 @@ typedef struct {
 /* How tasks walk strided operands. */
 typedef struct {
     unsigned operands[PASSES]; /* of which tasks copy their parts, as bits */
+    bool fetch;                /* do these come from memory? */
     bool spaced;               /* else: is each position of a row summed by itself, where it is? */
     int64_t range_positions, ranges; /* else, to write: so many adjacent positions at a time, and so
                                         many of these ranges equally far apart */

@@ -82,8 +82,10 @@ bool bn_take_room(bn_room *room, const bn_plan *plan, bn_small_room *small) {
         lay_out_all(room, &memory);
     }
     for (int o = 0; o < BN_OPERANDS; o++)
-        if (p->strided[o])
+        if (p->strided[o]) {
             bn_set_strided(&room->strided[o], p->strided[o], p->axes, o >= BN_DST);
+            room->strided[o].fetch = plan->copies.fetch;
+        }
     if (plan->call->exact)
         *room->state = bn_state_sums(p->dtype, plan->call->operation->formulas[SUM],
                                      plan->call->parts->state, p->channels);

@@ -9,6 +9,7 @@ void bn_set_strided(bn_strided *s, const bn_view *view, const bn_axes *axes, boo
     const ptrdiff_t itemsize = view->itemsize;
     s->data = view->data;
     s->written = written;
+    s->fetch = false;
     s->kernels = &bn_level_current()->copies[itemsize == 8 ? 2 : itemsize == 4];
     ptrdiff_t to = itemsize;
     for (int k = axes->n - 1; k >= 0; k--)
@@ -60,9 +61,9 @@ static void copy_box(const bn_strided *s, bn_axis_pair other, bn_axis_pair last,
     if (s->written) {
         other = (bn_axis_pair){other.size, other.to, other.from};
         last = (bn_axis_pair){last.size, last.to, last.from};
-        s->kernels->copy(dense, view, other, last, &none);
+        s->kernels->copy(dense, view, other, last, &none, false);
     } else {
-        s->kernels->copy(view, dense, other, last, whole ? &s->picks : &none);
+        s->kernels->copy(view, dense, other, last, whole ? &s->picks : &none, s->fetch);
     }
 }
 

@@ -9,6 +9,7 @@
 typedef struct {
     char *data;
     bool written;
+    bool fetch;                     /* does the view come from memory? set by those who know */
     const bn_copy_kernels *kernels; /* for elements of this size */
     bn_picks picks;
     int n; /* at least 2 */

@@ -2,6 +2,7 @@
  * kernels/moves/copies.inc has the code. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,9 +36,10 @@ typedef struct {
 typedef struct {
     void (*set_picks)(bn_picks *picks, bn_axis_pair other, bn_axis_pair last);
     /* Neither reads nor writes a byte that is not between the first and the last element. Writes
-     * nothing but elements. */
+     * nothing but elements. With `fetch`, what lies ahead in `from` is fetched, because it comes
+     * from memory. */
     void (*copy)(const char *from, char *to, bn_axis_pair other, bn_axis_pair last,
-                 const bn_picks *picks);
+                 const bn_picks *picks, bool fetch);
 } bn_copy_kernels;
 
 /* For elements of 2, 4 and 8 bytes. */
