@@ -1553,7 +1553,7 @@ def test_the_judge_ends_in_no_error_of_its_own(kind, own):
         except AssertionError as error:
             report = error.report
         assert report.summary
-        assert report.failures or own == "no elements"  # of which a forward pass has nothing
+        assert report.failures or own in ("no elements", "Inf")  # of which little can be said
 
 
 def test_a_program_of_float64_data():
