@@ -1514,6 +1514,54 @@ def test_results_may_be_arguments():
     assert not any("overwrites" in finding.reason for finding in report.findings)
 
 
+#: What a hostile function returns in place of each result.
+HOSTILE = {
+    "long doubles": lambda shape: np.ones(shape, np.longdouble),
+    "complex numbers": lambda shape: np.ones(shape, complex),
+    "NaN": lambda shape: np.full(shape, np.nan, np.float32),
+    "huge numbers": lambda shape: np.full(shape, 3e38, np.float32),
+    "no array": lambda shape: object(),
+    "float16": lambda shape: np.ones(shape, np.float16),
+}
+#: src of one's own, of each of which a formula could divide by 0.
+OWN = {
+    "no elements": np.ones((3, 0, 2), np.float32), "one element": np.ones((1, 1, 1), np.float32),
+    "one row of float64": np.zeros((1, 3)), "Inf": np.full((2, 5, 2), np.inf),
+    "the standard cases": None,
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("own", OWN)
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_the_judge_ends_in_no_error_of_its_own(kind, own):
+    options = {"quick": True, "skip": all_but("two axes", "empty batch", "one row")}
+    options = options if OWN[own] is None else {"src": OWN[own], "epsilon": 0}
+    checks = [
+        (partial(check_forward, correction=1), 5), (partial(check_forward, relu=True, add=True), 3),
+        (check_backward, 3), (partial(check_backward, relu=True, add=True), 4),
+        (check_double_backward, 3),
+    ]  # fmt: skip
+    for check, count in checks:
+
+        def function(src, *arrays, count=count, **others):
+            shapes = [src.shape, *[src.shape[-1:]] * (count - 1)]
+            return tuple(HOSTILE[kind](shape) for shape in shapes)
+
+        try:
+            report = check(function, **options)
+        except AssertionError as error:
+            report = error.report
+        assert report.summary
+        assert report.failures or own in ("no elements", "Inf")  # of which little can be said
+
+
+def test_a_program_of_float64_data():
+    with pytest.raises(AssertionError) as raised:
+        check_backward(lambda *arrays, epsilon: 2 * arrays[1], np.array([[1.0, 2], [3, 5], [4, 4]]))
+    compile(raised.value.report.script(), "program", "exec")
+
+
 def test_a_report_of_a_right_kernel_is_its_summary():
     report = check_backward(MINE, quick=True)
     assert repr(report) == report.summary == "45 right"
