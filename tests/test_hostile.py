@@ -109,3 +109,26 @@ def test_errors_of_the_callers_own_pass(p, name, argument, way, kind):
             function_of(name)(**{**values, argument: thing})
         assert caught.value is error
         assert (type(error), error.args, str(error)) == before
+
+
+@pytest.mark.parametrize("name", ["src", "diff_dst", "out", "variance"])
+def test_an_array_that_is_resized_while_a_warning_is_shown(name):
+    """Without NumPy's check, which would refuse it. Nothing is read or written then."""
+    src, diff_dst, out = (np.ones((60, 50), np.float32) for _ in range(3))
+    mean, variance = np.zeros(50), -np.ones(50)
+    arrays = {"src": src, "diff_dst": diff_dst, "out": out, "variance": variance}
+
+    def resize(*_):
+        arrays[name].resize((1,) * arrays[name].ndim, refcheck=False)
+
+    role = "diff_src in out" if name == "out" else name
+    pattern = f"^{role}: the array was moved or resized during the call$"
+    before = np.seterrcall(resize)
+    try:
+        with np.errstate(invalid="call"), pytest.raises(RuntimeError, match=pattern):
+            bn_ext.batch_norm_backward(
+                src, diff_dst, mean, variance, epsilon=1e-5, out=(out, None, None)
+            )
+    finally:
+        np.seterrcall(before)
+    assert out.ravel()[0] == 1

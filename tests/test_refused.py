@@ -195,11 +195,13 @@ def of_result(name, k, result):
         yield row(name, ValueError, f"^{which}: {message}", out=out_with(name, k, change))
     for kind, change in (
         (TypeError, lambda _, a: a.tolist()),
-        (TypeError, lambda _, a: np.ma.masked_array(a)),
         (TypeError, lambda _, a: "abc"),
         (ERRORS, lambda _, a: PRETENDER),
+        ("masked", lambda _, a: np.ma.masked_array(a)),
     ):
         message = f"^{which}: expected (a numpy.ndarray|dtype float)"
+        if kind == "masked":
+            kind, message = TypeError, f"^{which}: masked arrays .* pass its data attribute$"
         yield row(name, kind, message, out=out_with(name, k, change))
     message = rf"^out: expected \({', '.join(RESULTS[name])}\), .*, got "
     if len(RESULTS[name]) > 1 and k == 0:

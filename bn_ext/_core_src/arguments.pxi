@@ -11,7 +11,12 @@ cdef int convert_output(Call c, int role, object a) except -1:
     """Convert an array that is written."""
     if type(a) is not ndarray:
         name = name_of(c, role)
-        if not isinstance(a, ndarray) or isinstance(a, np.ma.MaskedArray):
+        if isinstance(a, np.ma.MaskedArray):
+            raise TypeError(
+                f"{name}: masked arrays are not accepted, because the mask would not be written; pass "
+                "its data attribute"
+            )
+        if not isinstance(a, ndarray):
             raise no_ndarray(a, name)
         a = base_array(a, name)
     return keep(c, role, a)

@@ -27,6 +27,7 @@ cdef extern from "numpy/arrayobject.h":
     npy_intp PyArray_ITEMSIZE(PyArrayObject *a) nogil
     PyArray_Descr *PyArray_DESCR(PyArrayObject *a) nogil
     int PyArray_FLAGS(PyArrayObject *a) nogil
+    npy_intp PyArray_NBYTES(PyArrayObject *a) nogil
     enum:
         NPY_ARRAY_C_CONTIGUOUS, NPY_ARRAY_WRITEABLE
     # Takes a reference of dtype.

@@ -123,7 +123,8 @@ cdef npy_intp *take_extents(Call c, int n) except NULL:
 
 cdef int pin(Call c, int role, object a) except -1:
     """Set the view to the array's address, and to copies of its shape and strides, which finalizers
-    may change. The array's memory stays as long as the call refers to the array."""
+    may change. Its memory stays as long as the call refers to it, unless it is resized without
+    NumPy's check: see check_memory."""
     cdef PyArrayObject *array = <PyArrayObject *>a
     cdef bn_view *view = &c.view[role]
     cdef int i, n = PyArray_NDIM(array), flags = PyArray_FLAGS(array)
@@ -145,6 +146,28 @@ cdef int pin(Call c, int role, object a) except -1:
         stride *= shape[i]
     view.shape, view.strides = extents, extents + n
     return 0
+
+
+cdef int check_memory(Call c) except -1:
+    """Refuse to compute if a finalizer or a hook for warnings has moved or resized an array."""
+    cdef uint64_t left = c.roles & ((<uint64_t>1 << COPIES) - 1)
+    cdef PyArrayObject *array
+    cdef const bn_view *view
+    cdef int role
+    while left:
+        role = take_role(&left)
+        array, view = <PyArrayObject *>c.array[role], &c.view[role]
+        if PyArray_BYTES(array) != view.data or PyArray_NBYTES(array) < bytes_of(view):
+            raise RuntimeError(f"{name_of(c, role)}: the array was moved or resized during the call")
+    return 0
+
+
+cdef npy_intp bytes_of(const bn_view *view) noexcept:
+    cdef npy_intp bytes = view.itemsize
+    cdef int i
+    for i in range(view.ndim):
+        bytes *= view.shape[i]
+    return bytes
 
 
 cdef int pin_new(Call c, int role, object a) except -1:

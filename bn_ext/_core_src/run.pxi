@@ -23,6 +23,7 @@ cdef object run_call(Call c, object out):
     result = new_sums(c) if c.entry.reduces else new_results(c, arrays)
     if c.channels and not (c.is_empty and c.entry.reduces):
         fill_problem(c)
+        check_memory(c)
         if is_brief(c):
             status = compute(c)
         else:
