@@ -22,7 +22,7 @@ from bn_ext.testing._report import message
 from bn_ext.testing._script import loading
 
 #: What begins a program of --script: it says which result is wrong, in which case.
-PROGRAM = re.compile(rb'""".*: \w+ is wrong, as in the case ".*"""\n\nimport sys\n')
+PROGRAM = re.compile(rb'""".*: \w+ is wrong, as in the case ".*"""\r?\n\r?\nimport sys\r?\n')
 _GRADIENTS = "backward", "double-backward"
 OPERATIONS = "training", "inference", *_GRADIENTS, *(f"{name}-frozen" for name in _GRADIENTS)
 HELP = {
@@ -77,7 +77,7 @@ def check(options: argparse.Namespace) -> int:
     print("\n".join(report.lines(verbose=options.verbose)))
     if script:
         try:
-            script.write_text(report.script(), encoding="utf-8")
+            script.write_text(report.script(), encoding="utf-8", newline="\n")
         except ValueError:
             print(f"no number is wrong: {script} is not written", file=sys.stderr)
     return 0 if report.passed else 1
