@@ -407,6 +407,47 @@ def test_where_a_gradient_passes_a_relu_is_read(gate, where):
     assert said(report) == [f"{names}: diff_dst passes the ReLU {where}; right: where dst > 0"]
 
 
+#: What is done to a gradient through a ReLU, of dy = diff_dst, and what is said of diff_src_1, if
+#: that is what becomes another, or of diff_src.
+GATED = [
+    ("diff_src_1", "dy", "diff_dst", "diff_dst * (dst > 0)"),
+    ("diff_src_1", "dy / 2", "1/2 * diff_dst", "diff_dst * (dst > 0)"),
+    ("diff_src_1", "2 * dy * gate", "2 * diff_dst * (dst > 0)", "diff_dst * (dst > 0)"),
+    ("diff_src_1", "dy * ~gate", "diff_dst * (dst <= 0)", "diff_dst * (dst > 0)"),
+    ("diff_src_1", "dy * gate + dy * ~gate / 2",
+     "diff_dst * (dst > 0) + 1/2 * diff_dst * (dst <= 0)", "diff_dst * (dst > 0)"),
+    ("diff_src", "2 * diff_src", f"2 * {SCALE}({TERMS.replace('diff_dst', 'gated')})",
+     f"{SCALE}({TERMS.replace('diff_dst', 'gated')})"),
+    ("diff_src", "diff_src + scale * dy * ~gate",
+     f"{SCALE}(diff_dst{TERMS.replace('diff_dst', 'gated').removeprefix('gated')})",
+     f"{SCALE}({TERMS.replace('diff_dst', 'gated')})"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("result", "body", "ours", "right"), GATED)
+def test_diff_dst_in_a_formula_is_the_argument(result, body, ours, right):
+    """What of it passes the ReLU is written out, or has a name."""
+
+    def function(src, diff_dst, mean, variance, gamma, epsilon, dst):
+        arrays = src, diff_dst, mean, variance, gamma
+        options = {"epsilon": epsilon, "dst": dst, "relu": True, "data_format": "NXC"}
+        results = bn_ext.batch_norm_backward(*arrays, diff_src_1=True, **options)
+        names = "diff_src", "diff_gamma", "diff_beta", "diff_src_1"
+        known = dict(zip(names, results, strict=True))
+        rstd = 1 / np.sqrt(np.float64(variance) + epsilon)
+        others = {"dy": np.float64(diff_dst), "gate": ~(np.float64(dst) <= 0)}
+        others["scale"] = rstd if gamma is None else gamma * rstd
+        with np.errstate(all="ignore"):
+            known[result] = eval(body, {**known, **others}).astype(src.dtype)
+        return tuple(known.values())
+
+    report = report_of(check_backward, function, relu=True, add=True)
+    lines = [line for line in said(report) if line.strip("^ ")]
+    assert lines[:2] == [f"{result} = {ours}", f"right: {right}"]
+    assert ("gated = diff_dst * (dst > 0)" in "; ".join(lines)) == ("gated" in ours)
+    assert all(len(row) <= WIDTH + 2 for row in report.formulas)
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", ["backward", "double"])
 def test_given_statistics_that_are_ignored_are_named(name):

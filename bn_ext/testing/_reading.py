@@ -229,7 +229,8 @@ class Reader:
             with _core.DefaultMode(), suppress(np.linalg.LinAlgError):
                 formula = self.formula(name)
                 if formula is not None:
-                    found[name] = formula
+                    is_gated = self.kind.relu and not self.kind.is_forward
+                    found[name] = replace(formula, is_gated=is_gated)
                     of_formula = (f for term in formula.terms for f, _ in term.factors)
                     self.known_deviations |= dict.fromkeys(filter(is_deviation, of_formula))
         return [found[name] for name in names if name in found]
