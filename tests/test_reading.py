@@ -2,6 +2,7 @@
 is wrong, nothing is said so.
 """
 
+import math
 import re
 import time
 from functools import partial
@@ -292,6 +293,64 @@ def test_group_normalization_is_named(rng):
     report = report_of(check_forward, function, src=rng.standard_normal((3, 4, 5, 8)), quick=False)
     name = "each sample and 4 neighboring channels, as in group normalization"
     assert said(report) == [f"dst: mean and variance of {name}; right: of each channel"]
+
+
+def grouped(size_of):
+    """With groups of so many channels, of C; 0: with those of each channel over all samples."""
+
+    def function(src, gamma, beta, epsilon):
+        size = size_of(src.shape[-1])
+
+        def axes(x):
+            return (*range(1, x.ndim - 2), x.ndim - 1) if size else (*range(x.ndim - 1),)
+
+        return normalized(axes, size)(src, gamma, beta, epsilon)
+
+    return function
+
+
+def even(channels):
+    if channels % 2:
+        raise NotImplementedError("an odd number of channels")
+    return 2
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("size_of", "name"), [
+    (lambda channels: channels // math.gcd(channels, 4), "of 4 groups of channels"),
+    (lambda channels: channels // math.gcd(channels, 2), "of 2 groups of channels"),
+    (even, "2 neighboring channels"),
+    (lambda channels: 0 if channels % 2 else 2, ""),  # no formula fits all
+])  # fmt: skip
+def test_groups_that_not_all_numbers_of_channels_have(size_of, name):
+    report = report_of(check_forward, grouped(size_of), skip=["empty", "no pos"])
+    line = f"dst: mean and variance of each sample and {name}, as in group normalization"
+    assert said(report) == [f"{line}; right: of each channel"] * bool(name)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("first", [1, -1])
+def test_the_gradient_of_layer_normalization_has_gamma_in_its_sums(first):
+    size = f"np.prod(x.shape[{first}:])"
+
+    def sum_of(text):
+        return f"({text}).sum(axis=tuple(range(x.ndim))[{first}:], keepdims=True)"
+
+    changes = [
+        ("rstd =", f"m = max(1, {size}); mean = {sum_of('x')} / m; "
+         f"variance = {sum_of('(x - mean) ** 2')} / m; rstd ="),
+        ("weight * rstd * (dy - through)", f"rstd * (weight * dy - {sum_of('weight * dy')} / m - "
+         f"xhat * {sum_of('weight * dy * xhat')} / m)"),
+    ]  # fmt: skip
+    report = report_of(CHECKS["own"], kernel_of("backward", *changes))
+    name = "each sample" if first == 1 else "each position of each sample"
+    lines = said(report)
+    assert lines[0].startswith(f"diff_src: sums of {name}, as in layer normalization")
+    assert lines[1] == (
+        "diff_src = rstd * (gamma * diff_dst - sum(gamma * diff_dst) / n "
+        "- xhat * sum(gamma * diff_dst * xhat) / n)"
+    )
+    assert lines[-1].endswith("; n: the elements of a sum")
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -99,6 +99,8 @@ class Formula:
 
     def fits(self, case: Case, got: Any, noise: float) -> bool:
         """Does it give a result, but for rounding?"""
+        if not self.group.size(case.src.shape[case.axis]):
+            return False
         with np.errstate(all="ignore"):
             value, size = self.value(case)
             size = size + np.max(size, where=np.isfinite(size), initial=0) * 1e-3
@@ -157,6 +159,8 @@ def lines_of(formulas: Sequence[Formula]) -> list[str]:
     }  # fmt: skip
     if any(formula.gate != GATE for formula in wrong):
         known["gated"] = "gated: what of diff_dst passes the ReLU"
+    if any(formula.group is not CHANNEL for formula in wrong):
+        known["n"] = "n: the elements of a sum"
     if by_rstd:
         del known["rstd"]
     words = {*re.findall(r"\w+", said), *["rstd"] * ("xhat" in said)}

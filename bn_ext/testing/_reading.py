@@ -5,6 +5,7 @@ a result is fitted with the elements of its terms by least squares; `_naming` na
 coefficient, one number per channel. A formula that is read must fit all cases of ordinary data.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -447,16 +448,15 @@ class Reader:
     def _of_groups(self, name: str, whole: Sequence[Any]) -> Formula | None:
         """The right formula with statistics, or sums, of other elements."""
         right = self.right[name]
+        changes: list[Callable[[Sequence[Term]], list[Term]]] = [list]
         if self.kind.operation == "backward" and name == "diff_src":
             right = _with_xhat(right)
+            changes.append(_with_gamma_inside)
         for group in self.groups:
-            if group.channels > 1 and any(
-                case.src.shape[case.axis] % group.channels for case in self.cases
-            ):
-                continue
-            for factor in DEVIATIONS[:6] if name == "dst" else (RSTD,):
-                terms = tuple(term.replaced(RSTD, ((factor, 1),)) for term in right)
-                formula = Formula(name, terms, tuple(right), group)
+            factors = DEVIATIONS[:6] if name == "dst" else (RSTD,)
+            for factor, change in itertools.product(factors, changes):
+                terms = change([term.replaced(RSTD, ((factor, 1),)) for term in right])
+                formula = Formula(name, tuple(terms), tuple(right), group)
                 if self._fits(formula, whole):
                     return formula
         return None
@@ -470,6 +470,22 @@ def _with_xhat(terms: Sequence[Term]) -> list[Term]:
         if term.elements == ("xc",) else term
         for term in terms
     ]  # fmt: skip
+
+
+def _with_gamma_inside(terms: Sequence[Term]) -> list[Term]:
+    """With gamma in the sums, as in the gradient of layer normalization."""
+    changes = [
+        (NAMED["dy"], sum_of("gamma", "diff_dst")),
+        (sum_of("diff_dst", "xhat"), sum_of("gamma", "diff_dst", "xhat")),
+    ]
+    for old, new in changes:
+        terms = [
+            term.replaced(old, ((new, 1),)).times((GAMMA, -1))
+            if old in dict(term.factors)
+            else term
+            for term in terms
+        ]
+    return [*terms]
 
 
 def _substitutions(namer: Namer) -> Iterator[Callable[[Sequence[Term]], list[Term]]]:
