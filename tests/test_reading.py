@@ -518,6 +518,29 @@ def test_given_statistics_that_are_ignored_are_named(name):
     assert report.formulas == [line]
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("change", "line"), [
+    (("gamma) / M", "gamma)"), f"diff_src = {SCALE}({TERMS.replace(' / n', '')})"),
+    ((RSTD, f"1 / np.sqrt({WIDE})"), "diff_src, diff_gamma: rstd = 1 / sqrt(variance)"),
+])  # fmt: skip
+def test_ignored_statistics_are_named_beside_another_mistake(change, line):
+    """One result is right, or none."""
+    own = "if x.size: mean = x.mean(axes); variance = ((x - mean) ** 2).mean(axes)\n    rstd ="
+    report = report_of(check_backward, kernel_of("backward", change, ("rstd =", own)))
+    assert said(report)[0].startswith("the given mean and variance are ignored")
+    assert line in said(report)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("body", ["0 * src", "src", "np.nan * src", "np.inf + src", "diff_dst"])
+@pytest.mark.parametrize("check", [check_backward, check_double_backward])
+def test_of_what_has_no_statistics_none_are_said_to_be_ignored(check, body):
+    def function(src, diff_dst, *arrays, epsilon):
+        return eval(body, {"np": np, "src": src, "diff_dst": diff_dst}).astype(src.dtype)
+
+    assert "are ignored" not in str(report_of(check, function))
+
+
 def test_data_of_ones_own_is_enough(rng):
     """The function is called with other numbers in the same shape, whatever other shapes do."""
     shape = 4, 3, 8, 5

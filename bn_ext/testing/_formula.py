@@ -74,6 +74,11 @@ class Formula:
         return usual and self.outer == RELU and not any(self.differing)
 
     @property
+    def deviations(self) -> list[Factor]:
+        """What stands for rstd in its terms."""
+        return [f for term in self.terms for f, _ in term.factors if is_deviation(f)]
+
+    @property
     def differing(self) -> tuple[list[Term], list[Term]]:
         """The terms that are not right, and the right ones that are missing."""
         ours, theirs = ({term.key for term in terms} for terms in (self.terms, self.right))
@@ -175,7 +180,7 @@ def lines_of(formulas: Sequence[Formula]) -> list[str]:
 
 def rstd_of(formula: Formula) -> Factor | None:
     """What stands for rstd in all terms, if it is one thing, with powers as they should be."""
-    factors = {f for term in formula.terms for f, _ in term.factors if is_deviation(f)}
+    factors = {*formula.deviations}
     if len(factors) != 1 or formula.result in ("mean", "variance", *RUNNING):
         return None
     return next(iter(factors))

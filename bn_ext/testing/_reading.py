@@ -18,7 +18,7 @@ import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing._case import TENSORS, Case, Kind
 from bn_ext.testing._cases import Draw, random_case
-from bn_ext.testing._formula import LEAKY, OUTER, Formula, is_deviation, size_of
+from bn_ext.testing._formula import LEAKY, OUTER, Formula, size_of
 from bn_ext.testing._naming import FLOOR, Best, Candidates, Namer, Powers, Samples, Values
 from bn_ext.testing._terms import (
     ACROSS,
@@ -232,8 +232,7 @@ class Reader:
                 if formula is not None:
                     is_gated = self.kind.relu and not self.kind.is_forward
                     found[name] = replace(formula, is_gated=is_gated)
-                    of_formula = (f for term in formula.terms for f, _ in term.factors)
-                    self.known_deviations |= dict.fromkeys(filter(is_deviation, of_formula))
+                    self.known_deviations |= dict.fromkeys(formula.deviations)
         return [found[name] for name in names if name in found]
 
     def formula(self, name: str) -> Formula | None:
@@ -547,20 +546,33 @@ def _fits_all(
     return True
 
 
-def ignored_statistics(call: Call, kind: Kind, dtype: Any, shape: tuple[int, ...]) -> list[str]:
-    """That a function returns the same for other statistics than those of src, which it is given;
-    where they are not src's, formulas have those that it takes.
+def ignored_statistics(
+    call: Call, kind: Kind, dtype: Any, shape: tuple[int, ...], found: Iterable[Formula]
+) -> list[str]:
+    """That a function returns the same for other statistics than those of src, which it is given,
+    and has those of src: a result that depends on them is right, or a formula that was found has
+    their deviation. Where they are not src's, formulas have those that it takes.
     """
     if kind.is_forward or kind.own_statistics or not kind.is_training:
         return []
     (case,) = probes(kind, dtype, [shape])
     other = {name: 2 * case.arrays[name] for name in ("mean", "variance")}
-    results = call(case), call(replace(case, arrays={**case.arrays, **other}))
-    if not all(results):
+    one, two = call(case), call(replace(case, arrays={**case.arrays, **other}))
+    if not (one and two and _bits(one) == _bits(two)):
         return []
-    one, two = ({name: a.tobytes() for name, a in some.items()} for some in results if some)
-    line = "the given mean and variance are ignored; own_statistics=True judges by those of src"
-    return [line] if one == two else []
+    right = right_terms(case)
+    formulas = [Formula(name, *2 * (tuple(right[name]),)) for name in one]
+    of_statistics = [formula for formula in formulas if formula.deviations]
+    has_own = any(formula.deviations for formula in found)
+    if has_own or any(_fits_all(f, [(case, one)], noise_of(case.data)) for f in of_statistics):
+        return [
+            "the given mean and variance are ignored; own_statistics=True judges by those of src"
+        ]
+    return []
+
+
+def _bits(results: dict[str, Any]) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in results.items()}
 
 
 #: Data formats for a number of axes, channels last and on axis 1.

@@ -611,8 +611,8 @@ class Trial:
                 return [turned]
         if not names or not case.src.size:
             return []
-        lines = ignored_statistics(returned, kind, dtype, shapes[0][0])
-        return lines + lines_of(read(returned, kind, dtype, names, shapes, self.ordinary))
+        found = read(returned, kind, dtype, names, shapes, self.ordinary)
+        return ignored_statistics(returned, kind, dtype, shapes[0][0], found) + lines_of(found)
 
     def program(self, load: str = "") -> str:
         """The smallest program that shows the worst mistake, if numbers are wrong."""
