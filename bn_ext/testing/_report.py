@@ -131,7 +131,8 @@ class Report:
         """The smallest program that shows the worst mistake, with exit status 1: at most 40 lines,
         which need NumPy (of bfloat16 data, ml_dtypes) and the function alone. It looks for a
         smaller one for 10 s. A function that keeps a state may be right in its first call: then
-        the program says so, with exit status 0.
+        the program says so, with exit status 0. One that cannot be imported has a gap, to be
+        filled in: until then the exit status is 2.
 
         Raises
         ------

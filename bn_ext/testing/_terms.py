@@ -31,12 +31,12 @@ class Group(NamedTuple):
     #: Are mean and variance those of the group, too, if the function makes them?
     has_statistics: bool = True
     #: Into how many groups channels are divided, or into as many of them as can be; 0: see above.
-    count: int = 0
+    groups: int = 0
 
     def size(self, channels: int) -> int:
         """How many of so many channels are summed; 0 if they cannot be divided so."""
-        if self.count:
-            return channels // gcd(channels, self.count)
+        if self.groups:
+            return channels // gcd(channels, self.groups)
         size = self.channels or channels
         return 0 if channels % size else size
 
@@ -58,8 +58,8 @@ ACROSS = (
     Group("all elements", (0, 1, 2), 0),
     *(Group(f"each sample and {k} neighboring channels", (1, 2), k, "group normalization")
       for k in (2, 3, 4, 6, 8)),
-    *(Group(f"each sample and of {k} groups of channels", (1, 2), 0, "group normalization", count=k)
-      for k in (2, 4, 8, 16, 32)),
+    *(Group(f"each sample and of {k} groups of channels", (1, 2), 0, "group normalization",
+            groups=k) for k in (2, 4, 8, 16, 32)),
 )  # fmt: skip
 
 
