@@ -507,6 +507,24 @@ def test_diff_dst_in_a_formula_is_the_argument(result, body, ours, right):
     assert all(len(row) <= WIDTH + 2 for row in report.formulas)
 
 
+def test_what_passes_everywhere_and_a_part_once_more_is_not_the_argument():
+    def function(*arrays, epsilon, dst):
+        options = {"epsilon": epsilon, "data_format": "NXC"}
+        diff_src = bn_ext.batch_norm_backward(*arrays, **options).diff_src
+        _, *sums = bn_ext.batch_norm_backward(*arrays, dst=dst, relu=True, **options)
+        src, diff_dst, _, variance, gamma = arrays
+        scale = (1 if gamma is None else gamma) / np.sqrt(np.float64(variance) + epsilon)
+        with np.errstate(all="ignore"):
+            more = scale * np.float64(diff_dst) * (np.float64(dst) <= 0)
+            return (diff_src + more).astype(src.dtype), *sums
+
+    terms = TERMS.replace("diff_dst", "gated")
+    lines = said(report_of(check_backward, function, relu=True))
+    assert lines[0] == "diff_src: diff_dst passes the ReLU everywhere; right: where dst > 0"
+    assert lines[1] == f"diff_src = {SCALE}({terms} + diff_dst * (dst <= 0))"
+    assert lines[-1] == "gated: what of diff_dst passes the ReLU"
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", ["backward", "double"])
 def test_given_statistics_that_are_ignored_are_named(name):

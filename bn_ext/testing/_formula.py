@@ -205,7 +205,7 @@ class Text:
         lines: list[str] = []
         # With the same thing for rstd, which has a line of its own.
         ours = self.in_order([self.with_rstd(term) for term in formula.terms])
-        ours = _with_ungated(ours)
+        ours = _with_ungated(ours) if formula.gate == GATE else ours
         kept = {term.key for term in formula.right}
         wrong = [term for term in ours if term.key not in kept]
         missing = [t for t in formula.right if t.key not in {term.key for term in ours}]
