@@ -2,6 +2,7 @@
 is wrong, nothing is said so.
 """
 
+import math
 import re
 import time
 from functools import partial
@@ -294,6 +295,64 @@ def test_group_normalization_is_named(rng):
     assert said(report) == [f"dst: mean and variance of {name}; right: of each channel"]
 
 
+def grouped(size_of):
+    """With groups of so many channels, of C; 0: with those of each channel over all samples."""
+
+    def function(src, gamma, beta, epsilon):
+        size = size_of(src.shape[-1])
+
+        def axes(x):
+            return (*range(1, x.ndim - 2), x.ndim - 1) if size else (*range(x.ndim - 1),)
+
+        return normalized(axes, size)(src, gamma, beta, epsilon)
+
+    return function
+
+
+def even(channels):
+    if channels % 2:
+        raise NotImplementedError("an odd number of channels")
+    return 2
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("size_of", "name"), [
+    (lambda channels: channels // math.gcd(channels, 4), "of 4 groups of channels"),
+    (lambda channels: channels // math.gcd(channels, 2), "of 2 groups of channels"),
+    (even, "2 neighboring channels"),
+    (lambda channels: 0 if channels % 2 else 2, ""),  # no formula fits all
+])  # fmt: skip
+def test_groups_that_not_all_numbers_of_channels_have(size_of, name):
+    report = report_of(check_forward, grouped(size_of), skip=["empty", "no pos"])
+    line = f"dst: mean and variance of each sample and {name}, as in group normalization"
+    assert said(report) == [f"{line}; right: of each channel"] * bool(name)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("first", [1, -1])
+def test_the_gradient_of_layer_normalization_has_gamma_in_its_sums(first):
+    size = f"np.prod(x.shape[{first}:])"
+
+    def sum_of(text):
+        return f"({text}).sum(axis=tuple(range(x.ndim))[{first}:], keepdims=True)"
+
+    changes = [
+        ("rstd =", f"m = max(1, {size}); mean = {sum_of('x')} / m; "
+         f"variance = {sum_of('(x - mean) ** 2')} / m; rstd ="),
+        ("weight * rstd * (dy - through)", f"rstd * (weight * dy - {sum_of('weight * dy')} / m - "
+         f"xhat * {sum_of('weight * dy * xhat')} / m)"),
+    ]  # fmt: skip
+    report = report_of(CHECKS["own"], kernel_of("backward", *changes))
+    name = "each sample" if first == 1 else "each position of each sample"
+    lines = said(report)
+    assert lines[0].startswith(f"diff_src: sums of {name}, as in layer normalization")
+    assert lines[1] == (
+        "diff_src = rstd * (gamma * diff_dst - sum(gamma * diff_dst) / n "
+        "- xhat * sum(gamma * diff_dst * xhat) / n)"
+    )
+    assert lines[-1].endswith("; n: the elements of a sum")
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("axis", [0, -1])
@@ -407,6 +466,65 @@ def test_where_a_gradient_passes_a_relu_is_read(gate, where):
     assert said(report) == [f"{names}: diff_dst passes the ReLU {where}; right: where dst > 0"]
 
 
+#: What is done to a gradient through a ReLU, of dy = diff_dst, and what is said of diff_src_1, if
+#: that is what becomes another, or of diff_src.
+GATED = [
+    ("diff_src_1", "dy", "diff_dst", "diff_dst * (dst > 0)"),
+    ("diff_src_1", "dy / 2", "1/2 * diff_dst", "diff_dst * (dst > 0)"),
+    ("diff_src_1", "2 * dy * gate", "2 * diff_dst * (dst > 0)", "diff_dst * (dst > 0)"),
+    ("diff_src_1", "dy * ~gate", "diff_dst * (dst <= 0)", "diff_dst * (dst > 0)"),
+    ("diff_src_1", "dy * gate + dy * ~gate / 2",
+     "diff_dst * (dst > 0) + 1/2 * diff_dst * (dst <= 0)", "diff_dst * (dst > 0)"),
+    ("diff_src", "2 * diff_src", f"2 * {SCALE}({TERMS.replace('diff_dst', 'gated')})",
+     f"{SCALE}({TERMS.replace('diff_dst', 'gated')})"),
+    ("diff_src", "diff_src + scale * dy * ~gate",
+     f"{SCALE}(diff_dst{TERMS.replace('diff_dst', 'gated').removeprefix('gated')})",
+     f"{SCALE}({TERMS.replace('diff_dst', 'gated')})"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("result", "body", "ours", "right"), GATED)
+def test_diff_dst_in_a_formula_is_the_argument(result, body, ours, right):
+    """What of it passes the ReLU is written out, or has a name."""
+
+    def function(src, diff_dst, mean, variance, gamma, epsilon, dst):
+        arrays = src, diff_dst, mean, variance, gamma
+        options = {"epsilon": epsilon, "dst": dst, "relu": True, "data_format": "NXC"}
+        results = bn_ext.batch_norm_backward(*arrays, diff_src_1=True, **options)
+        names = "diff_src", "diff_gamma", "diff_beta", "diff_src_1"
+        known = dict(zip(names, results, strict=True))
+        rstd = 1 / np.sqrt(np.float64(variance) + epsilon)
+        others = {"dy": np.float64(diff_dst), "gate": ~(np.float64(dst) <= 0)}
+        others["scale"] = rstd if gamma is None else gamma * rstd
+        with np.errstate(all="ignore"):
+            known[result] = eval(body, {**known, **others}).astype(src.dtype)
+        return tuple(known.values())
+
+    report = report_of(check_backward, function, relu=True, add=True)
+    lines = [line for line in said(report) if line.strip("^ ")]
+    assert lines[:2] == [f"{result} = {ours}", f"right: {right}"]
+    assert ("gated = diff_dst * (dst > 0)" in "; ".join(lines)) == ("gated" in ours)
+    assert all(len(row) <= WIDTH + 2 for row in report.formulas)
+
+
+def test_what_passes_everywhere_and_a_part_once_more_is_not_the_argument():
+    def function(*arrays, epsilon, dst):
+        options = {"epsilon": epsilon, "data_format": "NXC"}
+        diff_src = bn_ext.batch_norm_backward(*arrays, **options).diff_src
+        _, *sums = bn_ext.batch_norm_backward(*arrays, dst=dst, relu=True, **options)
+        src, diff_dst, _, variance, gamma = arrays
+        scale = (1 if gamma is None else gamma) / np.sqrt(np.float64(variance) + epsilon)
+        with np.errstate(all="ignore"):
+            more = scale * np.float64(diff_dst) * (np.float64(dst) <= 0)
+            return (diff_src + more).astype(src.dtype), *sums
+
+    terms = TERMS.replace("diff_dst", "gated")
+    lines = said(report_of(check_backward, function, relu=True))
+    assert lines[0] == "diff_src: diff_dst passes the ReLU everywhere; right: where dst > 0"
+    assert lines[1] == f"diff_src = {SCALE}({terms} + diff_dst * (dst <= 0))"
+    assert lines[-1] == "gated: what of diff_dst passes the ReLU"
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", ["backward", "double"])
 def test_given_statistics_that_are_ignored_are_named(name):
@@ -416,6 +534,29 @@ def test_given_statistics_that_are_ignored_are_named(name):
     report = report_of(CHECKS[name], kernel_of(name, (start, own)))
     line = "the given mean and variance are ignored; own_statistics=True judges by those of src"
     assert report.formulas == [line]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("change", "line"), [
+    (("gamma) / M", "gamma)"), f"diff_src = {SCALE}({TERMS.replace(' / n', '')})"),
+    ((RSTD, f"1 / np.sqrt({WIDE})"), "diff_src, diff_gamma: rstd = 1 / sqrt(variance)"),
+])  # fmt: skip
+def test_ignored_statistics_are_named_beside_another_mistake(change, line):
+    """One result is right, or none."""
+    own = "if x.size: mean = x.mean(axes); variance = ((x - mean) ** 2).mean(axes)\n    rstd ="
+    report = report_of(check_backward, kernel_of("backward", change, ("rstd =", own)))
+    assert said(report)[0].startswith("the given mean and variance are ignored")
+    assert line in said(report)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("body", ["0 * src", "src", "np.nan * src", "np.inf + src", "diff_dst"])
+@pytest.mark.parametrize("check", [check_backward, check_double_backward])
+def test_of_what_has_no_statistics_none_are_said_to_be_ignored(check, body):
+    def function(src, diff_dst, *arrays, epsilon):
+        return eval(body, {"np": np, "src": src, "diff_dst": diff_dst}).astype(src.dtype)
+
+    assert "are ignored" not in str(report_of(check, function))
 
 
 def test_data_of_ones_own_is_enough(rng):

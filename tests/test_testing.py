@@ -1,5 +1,6 @@
 """bn_ext.testing passes right kernels and finds wrong ones; the report says where and why."""
 
+import ast
 import itertools
 import os
 import pydoc
@@ -1334,10 +1335,38 @@ class Stateful:
     (lambda *arrays, epsilon: 2 * arrays[1], "<lambda>"), (Stateful(), "the function"),
     (changed(lambda a: 2 * a), "changed.<locals>.gradient"),
 ])  # fmt: skip
-def test_the_smallest_program_of_what_cannot_be_imported(function, name):
+def test_the_smallest_program_of_what_cannot_be_imported(tmp_path, function, name):
+    """As it is, it says what to do; the status is that of wrong usage."""
     with pytest.raises(AssertionError) as raised:
         check_backward(function, ROWS)
-    assert f"\nfunction = ...  # {name} goes here\n" in raised.value.report.script()
+    text = raised.value.report.script()
+    assert f"\nfunction = ...  # {name} goes here\n" in text
+    assert len(text.splitlines()) <= 40
+    (tmp_path / "out.py").write_text(text)
+    done = python(tmp_path / "out.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "function = ...: put the function in place of ...\n"
+
+
+@pytest.mark.parametrize(
+    "name", ['"""\nprint("hello")\n"""', "\x1b[31m", "ends in \\", '"', "\ud800", ""]
+)
+def test_a_name_cannot_change_a_program(tmp_path, name):
+    """It is anything that someone assigns to __qualname__."""
+
+    def function(*arrays, epsilon):
+        return 2 * arrays[1]
+
+    function.__qualname__ = name
+    with pytest.raises(AssertionError) as raised:
+        check_backward(function, ROWS)
+    text = raised.value.report.script()
+    assert text.replace("\n", "").isprintable()
+    assert len(text.splitlines()) <= 40
+    (tmp_path / "out.py").write_text(text)
+    done = python(tmp_path / "out.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert ast.get_docstring(ast.parse(text), clean=False).startswith(name or "function")
 
 
 def test_the_smallest_program_of_a_function_of_a_package(tmp_path, monkeypatch):
@@ -1472,7 +1501,13 @@ def test_a_forward_pass_may_return_dst_and_running_statistics():
     assert {finding.result for finding in report.findings} == {
         "dst", "running_mean", "running_variance",
     }  # fmt: skip
-    failing(check_forward, alone, "two axes", "running_variance", correction=0, quick=True)
+    with pytest.raises(AssertionError) as raised:
+        check_forward(alone, correction=0, quick=True)
+    found = {(finding.case, finding.result) for finding in raised.value.report.failures}
+    assert ("two axes, float32", "running_variance") in found
+    text = raised.value.report.script()
+    right = with_running(FORWARD, 0)
+    assert (run_with(text, alone), run_with(text, right)) == (1, 0)
 
 
 @pytest.mark.parametrize("name", ["by address", "odd elements"])

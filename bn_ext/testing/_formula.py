@@ -65,11 +65,18 @@ class Formula:
     outer: str = RELU
     #: Is src_1 added behind the ReLU?
     added_last: bool = False
+    #: Is it a gradient through a ReLU?
+    is_gated: bool = False
 
     @property
     def is_right(self) -> bool:
         usual = self.group is CHANNEL and self.gate == GATE and not self.added_last
         return usual and self.outer == RELU and not any(self.differing)
+
+    @property
+    def deviations(self) -> list[Factor]:
+        """What stands for rstd in its terms."""
+        return [f for term in self.terms for f, _ in term.factors if is_deviation(f)]
 
     @property
     def differing(self) -> tuple[list[Term], list[Term]]:
@@ -97,6 +104,8 @@ class Formula:
 
     def fits(self, case: Case, got: Any, noise: float) -> bool:
         """Does it give a result, but for rounding?"""
+        if not self.group.size(case.src.shape[case.axis]):
+            return False
         with np.errstate(all="ignore"):
             value, size = self.value(case)
             size = size + np.max(size, where=np.isfinite(size), initial=0) * 1e-3
@@ -151,17 +160,27 @@ def lines_of(formulas: Sequence[Formula]) -> list[str]:
     known = {
         "rstd": f"rstd = {RSTD.text}", "xhat": "xhat = (src - mean) * rstd",
         "n": "n: the elements of a channel", "positions": "positions: n / len(src)",
+        "gated": f"gated = diff_dst * ({GATE})",
     }  # fmt: skip
+    if any(formula.gate != GATE for formula in wrong):
+        known["gated"] = "gated: what of diff_dst passes the ReLU"
+    if any(formula.group is not CHANNEL for formula in wrong):
+        known["n"] = "n: the elements of a sum"
     if by_rstd:
         del known["rstd"]
     words = {*re.findall(r"\w+", said), *["rstd"] * ("xhat" in said)}
-    legend = [text for name, text in known.items() if name in words]
-    return [*lines, "; ".join(legend)] if legend else lines
+    legend: list[str] = []
+    for text in (text for name, text in known.items() if name in words):
+        if legend and len(f"{legend[-1]}; {text}") <= WIDTH:
+            legend[-1] += f"; {text}"
+        else:
+            legend.append(text)
+    return [*lines, *legend]
 
 
 def rstd_of(formula: Formula) -> Factor | None:
     """What stands for rstd in all terms, if it is one thing, with powers as they should be."""
-    factors = {f for term in formula.terms for f, _ in term.factors if is_deviation(f)}
+    factors = {*formula.deviations}
     if len(factors) != 1 or formula.result in ("mean", "variance", *RUNNING):
         return None
     return next(iter(factors))
@@ -186,6 +205,7 @@ class Text:
         lines: list[str] = []
         # With the same thing for rstd, which has a line of its own.
         ours = self.in_order([self.with_rstd(term) for term in formula.terms])
+        ours = _with_ungated(ours) if formula.gate == GATE else ours
         kept = {term.key for term in formula.right}
         wrong = [term for term in ours if term.key not in kept]
         missing = [t for t in formula.right if t.key not in {term.key for term in ours}]
@@ -386,6 +406,8 @@ class Text:
 
     def named(self, text: str) -> str:
         """Statistics that are results are those of src."""
+        if self.formula.is_gated:
+            return re.sub(r"\bdiff_dst\b", "gated", text)
         if not self.of_statistics or "running" in text:
             return text
         return {"mean": "mean(src)"}.get(text, text.replace("variance", "var(src)"))
@@ -398,8 +420,24 @@ class Text:
             "src + mean": "(src + mean)",
             "open": "(dst > 0)",
             "closed": "diff_dst * (dst <= 0)",
+            "ungated": "diff_dst",
         }
+        if self.formula.is_gated:  # diff_dst alone is the argument
+            is_short = self.formula.result == "diff_src_1" and self.formula.gate == GATE
+            known["diff_dst"] = f"diff_dst * ({GATE})" if is_short else "gated"
         return known.get(name, name)
+
+
+def _with_ungated(terms: Sequence[Term]) -> list[Term]:
+    """With all of diff_dst where what passes the ReLU and what does not have the same factors."""
+    kept = [*terms]
+    for term in terms:
+        if term.elements == ("diff_dst",):
+            others = [t for t in kept if t.key == replace(term, elements=("closed",)).key]
+            if others:
+                kept[kept.index(term)] = replace(term, elements=("ungated",))
+                kept.remove(others[0])
+    return kept
 
 
 def _atoms(term: Term) -> int:

@@ -5,6 +5,7 @@ a result is fitted with the elements of its terms by least squares; `_naming` na
 coefficient, one number per channel. A formula that is read must fit all cases of ordinary data.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +18,7 @@ import bn_ext._core as _core
 from bn_ext._dtypes import DTYPES
 from bn_ext.testing._case import TENSORS, Case, Kind
 from bn_ext.testing._cases import Draw, random_case
-from bn_ext.testing._formula import LEAKY, OUTER, Formula, is_deviation, size_of
+from bn_ext.testing._formula import LEAKY, OUTER, Formula, size_of
 from bn_ext.testing._naming import FLOOR, Best, Candidates, Namer, Powers, Samples, Values
 from bn_ext.testing._terms import (
     ACROSS,
@@ -229,9 +230,9 @@ class Reader:
             with _core.DefaultMode(), suppress(np.linalg.LinAlgError):
                 formula = self.formula(name)
                 if formula is not None:
-                    found[name] = formula
-                    of_formula = (f for term in formula.terms for f, _ in term.factors)
-                    self.known_deviations |= dict.fromkeys(filter(is_deviation, of_formula))
+                    is_gated = self.kind.relu and not self.kind.is_forward
+                    found[name] = replace(formula, is_gated=is_gated)
+                    self.known_deviations |= dict.fromkeys(formula.deviations)
         return [found[name] for name in names if name in found]
 
     def formula(self, name: str) -> Formula | None:
@@ -446,16 +447,15 @@ class Reader:
     def _of_groups(self, name: str, whole: Sequence[Any]) -> Formula | None:
         """The right formula with statistics, or sums, of other elements."""
         right = self.right[name]
+        changes: list[Callable[[Sequence[Term]], list[Term]]] = [list]
         if self.kind.operation == "backward" and name == "diff_src":
             right = _with_xhat(right)
+            changes.append(_with_gamma_inside)
         for group in self.groups:
-            if group.channels > 1 and any(
-                case.src.shape[case.axis] % group.channels for case in self.cases
-            ):
-                continue
-            for factor in DEVIATIONS[:6] if name == "dst" else (RSTD,):
-                terms = tuple(term.replaced(RSTD, ((factor, 1),)) for term in right)
-                formula = Formula(name, terms, tuple(right), group)
+            factors = DEVIATIONS[:6] if name == "dst" else (RSTD,)
+            for factor, change in itertools.product(factors, changes):
+                terms = change([term.replaced(RSTD, ((factor, 1),)) for term in right])
+                formula = Formula(name, tuple(terms), tuple(right), group)
                 if self._fits(formula, whole):
                     return formula
         return None
@@ -469,6 +469,22 @@ def _with_xhat(terms: Sequence[Term]) -> list[Term]:
         if term.elements == ("xc",) else term
         for term in terms
     ]  # fmt: skip
+
+
+def _with_gamma_inside(terms: Sequence[Term]) -> list[Term]:
+    """With gamma in the sums, as in the gradient of layer normalization."""
+    changes = [
+        (NAMED["dy"], sum_of("gamma", "diff_dst")),
+        (sum_of("diff_dst", "xhat"), sum_of("gamma", "diff_dst", "xhat")),
+    ]
+    for old, new in changes:
+        terms = [
+            term.replaced(old, ((new, 1),)).times((GAMMA, -1))
+            if old in dict(term.factors)
+            else term
+            for term in terms
+        ]
+    return [*terms]
 
 
 def _substitutions(namer: Namer) -> Iterator[Callable[[Sequence[Term]], list[Term]]]:
@@ -530,20 +546,33 @@ def _fits_all(
     return True
 
 
-def ignored_statistics(call: Call, kind: Kind, dtype: Any, shape: tuple[int, ...]) -> list[str]:
-    """That a function returns the same for other statistics than those of src, which it is given;
-    where they are not src's, formulas have those that it takes.
+def ignored_statistics(
+    call: Call, kind: Kind, dtype: Any, shape: tuple[int, ...], found: Iterable[Formula]
+) -> list[str]:
+    """That a function returns the same for other statistics than those of src, which it is given,
+    and has those of src: a result that depends on them is right, or a formula that was found has
+    their deviation. Where they are not src's, formulas have those that it takes.
     """
     if kind.is_forward or kind.own_statistics or not kind.is_training:
         return []
     (case,) = probes(kind, dtype, [shape])
     other = {name: 2 * case.arrays[name] for name in ("mean", "variance")}
-    results = call(case), call(replace(case, arrays={**case.arrays, **other}))
-    if not all(results):
+    one, two = call(case), call(replace(case, arrays={**case.arrays, **other}))
+    if not (one and two and _bits(one) == _bits(two)):
         return []
-    one, two = ({name: a.tobytes() for name, a in some.items()} for some in results if some)
-    line = "the given mean and variance are ignored; own_statistics=True judges by those of src"
-    return [line] if one == two else []
+    right = right_terms(case)
+    formulas = [Formula(name, *2 * (tuple(right[name]),)) for name in one]
+    of_statistics = [formula for formula in formulas if formula.deviations]
+    has_own = any(formula.deviations for formula in found)
+    if has_own or any(_fits_all(f, [(case, one)], noise_of(case.data)) for f in of_statistics):
+        return [
+            "the given mean and variance are ignored; own_statistics=True judges by those of src"
+        ]
+    return []
+
+
+def _bits(results: dict[str, Any]) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in results.items()}
 
 
 #: Data formats for a number of axes, channels last and on axis 1.

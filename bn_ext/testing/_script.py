@@ -105,9 +105,12 @@ def _text(function: Any, case: Case, result: str, load: str, stopped: str) -> st
     """The program."""
     right, bounds = (np.asarray(a, np.float64) for a in exact(case)[result])
     number = "float64" if case.data == "float64" else "float32"
-    name = getattr(function, "__qualname__", "function")
+    name = _shown_name(function) or "function"
     others = "import ml_dtypes\n" * (case.data == "bfloat16") + "import numpy as np"
     passed = [*case.arrays, f"epsilon={case.epsilon!r}", *(f"{n}={n}" for n in case.by_name)]
+    place = case.results.index(result)
+    if result in case.kind.running:  # the last, with or without the batch's statistics before
+        place -= len(case.results)
     values = ""
     for argument, array in {**case.arrays, **case.by_name}.items():
         data = "" if array is None else array.dtype.name
@@ -123,7 +126,7 @@ import sys
 
 inf, nan = np.inf, np.nan
 {values}got = function({", ".join(passed)})
-got = got[{case.results.index(result)}] if isinstance(got, (tuple, list)) else got
+got = got[{place}] if isinstance(got, (tuple, list)) else got
 got = np.asarray(got, "{number}")
 right = {_literal(right.astype(number))}
 limit = {_literal(np.where(np.isinf(right), 0, 1.01 * bounds[1]), ".3g")}
@@ -157,13 +160,28 @@ def _literal(array: Any, digits: str = "") -> str:
     return f"np.array({numbers.reshape(array.shape).tolist()})"
 
 
+def _shown_name(function: Any) -> str:
+    """A function's name, as it may stand in a comment or a string; "" if it has none."""
+    name = str(getattr(function, "__qualname__", ""))
+    if name.isidentifier():
+        return name
+    return name.encode("unicode_escape").decode().replace('"', '\\"')
+
+
 def _loading(function: Any) -> str:
     """Lines that import a function, as `function`."""
     name, module = getattr(function, "__qualname__", ""), getattr(function, "__module__", "")
-    place = sys.modules.get(module)
+    words = [*f"{name}".split("."), *f"{module}".split(".")]
+    place = sys.modules.get(module) if all(map(str.isidentifier, words)) else None
     path = Path(getattr(place, "__file__", None) or "").resolve()
     if getattr(place, name, None) is not function or (module == "__main__" and path.is_dir()):
-        return f"function = ...  # {name or 'the function'} goes here"
+        shown = _shown_name(function) or "the function"
+        return (
+            f"function = ...  # {shown} goes here\n"
+            "if function is ...:\n"
+            '    print("function = ...: put the function in place of ...", file=sys.stderr)\n'
+            "    sys.exit(2)"
+        )
     if module == "__main__":
         return loading(name, path)
     return loading(name, path.parents[module.count(".") + (path.stem == "__init__")], module)

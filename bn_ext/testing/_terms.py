@@ -6,7 +6,7 @@ a product of elements: in `gamma * rstd * sum(diff_dst) / n`, of none.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,15 @@ class Group(NamedTuple):
     known_as: str = ""
     #: Are mean and variance those of the group, too, if the function makes them?
     has_statistics: bool = True
+    #: Into how many groups channels are divided, or into as many of them as can be; 0: see above.
+    groups: int = 0
+
+    def size(self, channels: int) -> int:
+        """How many of so many channels are summed; 0 if they cannot be divided so."""
+        if self.groups:
+            return channels // gcd(channels, self.groups)
+        size = self.channels or channels
+        return 0 if channels % size else size
 
 
 CHANNEL = Group("each channel", (0, 1, 2))
@@ -49,6 +58,8 @@ ACROSS = (
     Group("all elements", (0, 1, 2), 0),
     *(Group(f"each sample and {k} neighboring channels", (1, 2), k, "group normalization")
       for k in (2, 3, 4, 6, 8)),
+    *(Group(f"each sample and of {k} groups of channels", (1, 2), 0, "group normalization",
+            groups=k) for k in (2, 4, 8, 16, 32)),
 )  # fmt: skip
 
 
@@ -94,7 +105,7 @@ class Quantities:
         self.shape: tuple[int, ...] = self.whole(case.src).shape
         self.batch, self.rows, self.columns, self.channels = self.shape
         self.positions = self.rows * self.columns
-        self.n = prod(self.shape[axis] for axis in group.axes) * (group.channels or self.channels)
+        self.n = prod(self.shape[axis] for axis in group.axes) * group.size(self.channels)
 
     def whole(self, array: Any) -> Any:
         """A tensor, with four axes."""
@@ -108,7 +119,7 @@ class Quantities:
         array = np.broadcast_to(array, self.shape).sum(axis=group.axes, keepdims=True)
         if group.channels == 1:
             return array
-        size = group.channels or self.channels
+        size = group.size(self.channels)
         parts = array.reshape(*array.shape[:-1], -1, size).sum(axis=-1)
         return np.repeat(parts, size, axis=-1)
 
