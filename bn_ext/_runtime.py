@@ -192,21 +192,20 @@ def _told_caches() -> dict[int, int]:
     return sizes
 
 
-def _cache_sizes() -> tuple[int, int]:
+def _cache_sizes(sizes: dict[int, int]) -> tuple[int, int]:
     """Bytes of a core's second-level cache, and of our share of the last-level cache."""
-    sizes = _told_caches()
     # A virtual machine of two CPUs may report 480 MiB, which it shares with a hundred others. Few
     # processors have more than 16 MiB for each core.
     share = (16 << 20) * (os.cpu_count() or 1)
     return sizes[2], max(sizes[2], min(sizes[3], share))
 
 
-def _last_level_is_far() -> bool:
+def _last_level_is_far(sizes: dict[int, int]) -> bool:
     """Is the last-level cache that of all cores of a socket, behind their network?
 
     A complex of AMD's cores, to whom theirs is near, shares at most 96 MiB.
     """
-    return _told_caches()[3] > 96 << 20
+    return sizes[3] > 96 << 20
 
 
 def _memory(*places: str) -> int:
@@ -313,5 +312,6 @@ _FORCED_ISA = _forced_isa()
 keep_memory()
 _QUOTA = _groups.cpu_quota()
 _core.set_threads_limit(_QUOTA or 0)
-_core.set_cache_sizes(*_cache_sizes())
-_core.set_last_level_far(_last_level_is_far())
+_CACHES = _told_caches()
+_core.set_cache_sizes(*_cache_sizes(_CACHES))
+_core.set_last_level_far(_last_level_is_far(_CACHES))

@@ -61,7 +61,7 @@ def test_what_sets_the_number_of_threads(before, environment, threads, because):
 def test_a_machine_without_the_systems_lists(monkeypatch):
     monkeypatch.setattr(_groups, "read", lambda path: "")
     assert _runtime._processor()
-    l2, last_level = _runtime._cache_sizes()
+    l2, last_level = _runtime._cache_sizes(_runtime._told_caches())
     assert 2**15 <= l2 <= last_level
 
 
@@ -77,7 +77,7 @@ def test_a_cache_that_a_virtual_machine_shares(monkeypatch, cpus, mebibytes, fir
     }
     monkeypatch.setattr(_groups, "read", lambda path: texts.get(path.partition("cache")[2], ""))
     monkeypatch.setattr(os, "cpu_count", lambda: cpus)
-    assert _runtime._cache_sizes() == (2 << 20, mebibytes << 20)
+    assert _runtime._cache_sizes(_runtime._told_caches()) == (2 << 20, mebibytes << 20)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_caches_of_a_system_that_tells_them_itself(monkeypatch, told, sizes):
     monkeypatch.setattr(_groups, "read", lambda path: "")
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     monkeypatch.setattr(_core, "told_caches", lambda: told)
-    assert _runtime._cache_sizes() == sizes
+    assert _runtime._cache_sizes(_runtime._told_caches()) == sizes
 
 
 @pytest.mark.parametrize(("mebibytes", "far"), [(0, False), (32, False), (96, False), (105, True)])
@@ -101,7 +101,7 @@ def test_a_cache_of_many_cores_is_far(monkeypatch, mebibytes, far):
     monkeypatch.setattr(_groups, "read", lambda path: "")
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(_core, "told_caches", lambda: (2 << 20, mebibytes << 20))
-    assert _runtime._last_level_is_far() == far
+    assert _runtime._last_level_is_far(_runtime._told_caches()) == far
 
 
 def test_runtimes_of_openmp_by_their_names(monkeypatch, tmp_path):
